@@ -1,0 +1,1 @@
+"""Types, contracts and arithmetic of kvfw. Imports neither transformers nor the command line."""

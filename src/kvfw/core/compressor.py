@@ -1,0 +1,152 @@
+"""A composition bound to its options: an immutable map from an observation and a budget to a smaller state."""
+
+from dataclasses import dataclass, field
+from functools import reduce
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from kvfw.core.budget import Amount, check_counts, divide
+from kvfw.core.interfaces import Scorer
+from kvfw.core.observation import Needs, Observation
+from kvfw.core.ops.slots import join, take
+from kvfw.core.registry import Registry
+from kvfw.core.spec import Composition, build_stage
+from kvfw.core.stages import Stage
+from kvfw.core.state import KVState
+from kvfw.errors import RunError
+
+
+@dataclass(frozen=True)
+class Compressor:
+    """Compresses one layer's cache.
+
+    Args:
+        composition: what to do with the middle.
+        amount: how much of the middle to keep.
+        sinks, recent: first and last tokens of the prompt that are always kept.
+        stages: the composition's stages, ready to run.
+    """
+
+    composition: Composition
+    amount: Amount
+    sinks: int
+    recent: int
+    stages: tuple[Stage, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_counts(self.sinks, self.recent)
+
+    @property
+    def needs(self) -> Needs:
+        """What must be observed for all stages."""
+        return reduce(Needs.__or__, (stage.needs for stage in self.stages), Needs())
+
+    def middle_slots(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """Slots per KV head for the middle of prompts of the given lengths (real tokens).
+
+        Raises:
+            BudgetError: a prompt has a middle but its budget is 0 slots.
+        """
+        counts = [
+            self.amount.middle_slots(max(int(length) - self.sinks - self.recent, 0), self.sinks, self.recent)
+            for length in lengths
+        ]
+        return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
+
+    def compress(self, obs: Observation, budget: Int64[Tensor, "B Hkv"]) -> KVState:
+        """Exactly the protected tokens plus ``budget`` slots per row and head, fewer only where tokens are fewer.
+
+        Pure: the result depends on nothing but the arguments. Stages run in order, each seeing only what earlier ones
+        left. A stage whose slots reach its tokens passes them bit for bit and calls no part; one whose share rounds
+        to 0 slots does nothing.
+
+        Raises:
+            RunError: a part returned something its contract does not allow.
+        """
+        scores: dict[Scorer, Float[Tensor, "B Hkv N"]] = {}
+
+        def score_of(scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
+            if scorer not in scores:
+                scores[scorer] = checked_scores(scorer, obs)
+            return scores[scorer]
+
+        eligible = obs.middle
+        kept = obs.state.valid & obs.protected
+        merged: KVState | None = None
+        for stage, slots in zip(self.stages, self._stage_budgets(budget), strict=True):
+            count = eligible.sum(-1)
+            passes = (slots >= count) & (slots > 0)
+            kept = kept | (eligible & passes[..., None])
+            eligible = eligible & ~passes[..., None]
+            rest = torch.where(passes, 0, slots)
+            if not bool((rest > 0).any()):
+                continue
+            open_slots = eligible & (rest > 0)[..., None]
+            outcome = stage.run(obs, score_of, rest, open_slots)
+            check_kept(outcome.kept, open_slots, rest, stage)
+            kept = kept | outcome.kept
+            merged = outcome.merged
+            eligible = eligible & ~outcome.kept
+        exact = take(obs.state, kept)
+        state = exact if merged is None or merged.width == 0 else join(exact, merged)
+        return reduce(lambda done, stage: stage.finish(done, obs.rope), self.stages, state)
+
+    def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
+        """Every head's budget divided over the stages by their shares, exactly."""
+        shares = tuple(stage.share for stage in self.composition.stages)
+        parts = [divide(int(total), shares) for total in budget.flatten().tolist()]
+        table = torch.tensor(parts, dtype=torch.int64, device=budget.device)
+        return [table[:, i].view_as(budget) for i in range(len(shares))]
+
+
+def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]:
+    """Scores by what the scorer asked for only.
+
+    Raises:
+        RunError: wrong shape, or NaN for a token it has to rank.
+    """
+    scores = scorer.score(obs.narrowed(scorer.needs))
+    name = type(scorer).__name__
+    if scores.shape != obs.state.mass.shape:
+        raise RunError(
+            f"scorer {name} returned shape {tuple(scores.shape)}; one score per row, KV head and slot is expected: "
+            f"{tuple(obs.state.mass.shape)}"
+        )
+    if bool((scores.isnan() & obs.middle).any()):
+        raise RunError(f"scorer {name} gave NaN in layer {obs.layer}; are the model's keys finite?")
+    return scores
+
+
+def check_kept(
+    kept: Bool[Tensor, "B Hkv N"],
+    eligible: Bool[Tensor, "B Hkv N"],
+    budget: Int64[Tensor, "B Hkv"],
+    stage: Stage,
+) -> None:
+    """Refuses a selection outside what is eligible or beyond the budget.
+
+    Raises:
+        RunError: naming the stage.
+    """
+    if bool((kept & ~eligible).any()):
+        raise RunError(f"stage {type(stage).__name__} kept tokens that are protected or already taken")
+    counts = kept.sum(-1)
+    expected = torch.zeros_like(budget) if stage.consumes_rest else budget
+    if not torch.equal(counts, expected):
+        raise RunError(
+            f"stage {type(stage).__name__} kept {counts.tolist()} tokens where {expected.tolist()} were asked for"
+        )
+
+
+def compressor(
+    composition: Composition, amount: Amount, *, sinks: int, recent: int, registry: Registry | None = None
+) -> Compressor:
+    """Binds a composition to its options.
+
+    Raises:
+        BudgetError: negative sinks or recent.
+    """
+    stages = tuple(build_stage(stage.text, registry) for stage in composition.stages)
+    return Compressor(composition, amount, sinks, recent, stages)

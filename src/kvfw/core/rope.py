@@ -1,0 +1,64 @@
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864) at any real position, by computed angles.
+
+A model caches ``k' = a R(p) k``: the rotary slice of the key turned by the angles ``p * inv_freq`` and scaled by the
+attention factor ``a`` (1 except for YaRN and LongRoPE). The inverse is ``k = R(-p) k' / a``. All in float32: positions
+held in half precision collapse (2049 becomes 2048).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+Layout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How one layer's keys are rotated.
+
+    Args:
+        inv_freq: inverse frequencies in force when the keys were written, one per rotated pair.
+        scaling: attention factor ``a`` on the rotated slice.
+        layout: which coordinates form a pair: ``half`` pairs i with i + D/2, ``interleaved`` pairs 2i with 2i + 1.
+    """
+
+    inv_freq: Float32[Tensor, " pairs"]
+    scaling: float = 1.0
+    layout: Layout = "half"
+
+    @property
+    def rotary_dim(self) -> int:
+        """Leading coordinates of a head that turn; the others are left as they are."""
+        return 2 * self.inv_freq.shape[0]
+
+
+def rotate(
+    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
+) -> Float32[Tensor, "B H N D"]:
+    """``a R(p) k`` in float32, each slot at its own, possibly fractional, position."""
+    return _turn(keys.float(), positions, rope, rope.scaling)
+
+
+def unrotate(
+    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
+) -> Float32[Tensor, "B H N D"]:
+    """``R(-p) k' / a`` in float32: undoes :func:`rotate` at the same positions."""
+    return _turn(keys.float(), -positions, rope, 1.0 / rope.scaling)
+
+
+def _turn(
+    x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope, scale: float
+) -> Float32[Tensor, "B H N D"]:
+    turned, rest = x[..., : rope.rotary_dim], x[..., rope.rotary_dim :]
+    angles = positions[..., None] * rope.inv_freq.to(x.device)
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    if rope.layout == "half":
+        first, second = turned.chunk(2, dim=-1)
+        pairs = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    else:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+        pairs = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+    return torch.cat((pairs, rest), dim=-1)

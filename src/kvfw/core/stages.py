@@ -1,0 +1,198 @@
+"""The two generic stage forms every method is a recipe of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from pydantic import SkipValidation
+from torch import Tensor
+
+from kvfw.core.interfaces import Merger, Scorer, Selector, Space
+from kvfw.core.observation import Needs, Observation
+from kvfw.core.ops.slots import empty_like, take
+from kvfw.core.options import PartOption, StageForm
+from kvfw.core.parts import Kind
+from kvfw.core.rope import Rope, rotate, unrotate
+from kvfw.core.state import KVState
+from kvfw.errors import RunError
+
+ScoreOf = Callable[[Scorer], Float[Tensor, "B Hkv N"]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage did.
+
+    Args:
+        kept: slots of the prompt to keep exactly.
+        merged: new slots, or None.
+    """
+
+    kept: Bool[Tensor, "B Hkv N"]
+    merged: KVState | None = None
+
+
+class Stage(Protocol):
+    """A stage form, as the compressor sees it."""
+
+    consumes_rest: ClassVar[bool]
+
+    @property
+    def needs(self) -> Needs:
+        """What its scorer must be shown."""
+        ...
+
+    def run(
+        self,
+        obs: Observation,
+        score_of: ScoreOf,
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Outcome:
+        """Turns the eligible slots into exactly ``budget`` per head (less than are eligible in every head, or 0)."""
+        ...
+
+    def finish(self, state: KVState, rope: Rope | None) -> KVState:
+        """A last change to the whole compressed cache, after all stages ran."""
+        ...
+
+
+class Select(StageForm):
+    """Keeps the tokens a selector chooses by a scorer's scores: ``select(scorer=...,selector=topk)``.
+
+    With ``positions=cache`` the finished cache is rotated as if its slots were consecutive tokens that end where the
+    prompt ends: of N slots after L tokens, slot i moves to position ``L - N + i``.
+    """
+
+    scorer: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER)]
+    selector: Annotated[Selector, SkipValidation, PartOption(Kind.SELECTOR, "topk")]
+    positions: Literal["original", "cache"] = "original"
+
+    @property
+    def needs(self) -> Needs:
+        """What the scorer needs."""
+        return self.scorer.needs
+
+    def run(
+        self,
+        obs: Observation,
+        score_of: ScoreOf,
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Outcome:
+        """See :class:`Stage`."""
+        return Outcome(kept=self.selector.select(score_of(self.scorer), budget, eligible))
+
+    def finish(self, state: KVState, rope: Rope | None) -> KVState:
+        """See :class:`Stage`."""
+        return closed_up(state, rope) if self.positions == "cache" and rope is not None else state
+
+
+class Merge(StageForm):
+    """Merges all that is left: ``merge(merger=...,space=post,weight=snapkv,bias=none)``.
+
+    Slots that come out of the merger as they went in keep their stored key, value and position bit for bit, so a
+    cluster of one token costs no precision. With ``bias=log`` every slot's attention logit gets ``log mass``: merging
+    slots equal in key and value is then exact.
+    """
+
+    consumes_rest: ClassVar[bool] = True
+
+    merger: Annotated[Merger, SkipValidation, PartOption(Kind.MERGER)]
+    space: Annotated[Space, SkipValidation, PartOption(Kind.SPACE, "post")]
+    weight: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
+    bias: Literal["none", "log"] = "none"
+
+    @property
+    def needs(self) -> Needs:
+        """What the weighting scorer needs."""
+        return self.weight.needs
+
+    def run(
+        self,
+        obs: Observation,
+        score_of: ScoreOf,
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Outcome:
+        """See :class:`Stage`."""
+        kept = torch.zeros_like(eligible)
+        tokens = take(obs.state, eligible)
+        if tokens.width == 0:
+            return Outcome(kept=kept, merged=empty_like(obs.state))
+        weights = take_scores(score_of(self.weight), eligible, tokens.width).masked_fill(~tokens.valid, 0.0)
+        merged = merge_in_space(tokens, weights, budget, self.merger, self.space, obs.rope)
+        if self.bias == "log":
+            merged = replace(merged, bias=torch.where(merged.valid, merged.mass.log(), merged.bias))
+        return Outcome(kept=kept, merged=merged)
+
+    def finish(self, state: KVState, rope: Rope | None) -> KVState:
+        """See :class:`Stage`."""
+        return state
+
+
+def take_scores(
+    scores: Float[Tensor, "B Hkv N"], chosen: Bool[Tensor, "B Hkv N"], width: int
+) -> Float[Tensor, "B Hkv K"]:
+    """Scores of the chosen slots, laid out as :func:`kvfw.core.ops.slots.take` lays out the slots."""
+    index = chosen.to(torch.uint8).argsort(dim=-1, stable=True)[..., chosen.shape[-1] - width :]
+    return scores.gather(-1, index)
+
+
+def merge_in_space(
+    tokens: KVState,
+    weights: Float[Tensor, "B Hkv N"],
+    budget: Int64[Tensor, "B Hkv"],
+    merger: Merger,
+    space: Space,
+    rope: Rope | None,
+) -> KVState:
+    """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
+
+    Raises:
+        RunError: the merger returned another number of slots than its budget.
+    """
+    inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
+    merged = merger.merge(inside, weights, budget)
+    if not torch.equal(merged.valid.sum(-1), budget):
+        raise RunError(
+            f"merger {type(merger).__name__} returned {merged.valid.sum(-1).tolist()} slots where its budget was "
+            f"{budget.tolist()}"
+        )
+    back = space.inverse(merged, rope)
+    keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
+    source, untouched = match_untouched(inside, merged)
+    spread = source[..., None].expand(-1, -1, -1, tokens.keys.shape[-1])
+    keys = torch.where(untouched[..., None], tokens.keys.gather(2, spread), keys)
+    return replace(back, keys=keys, values=values)
+
+
+def match_untouched(
+    before: KVState, after: KVState
+) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
+    """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are the same.
+
+    Positions ascend per head, so the candidate is found by binary search.
+    """
+    source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
+    source = source.clamp(max=before.width - 1)
+    spread = source[..., None]
+    same = before.mass.gather(-1, source) == after.mass
+    same &= before.positions.gather(-1, source) == after.positions
+    same &= (before.keys.gather(2, spread.expand(-1, -1, -1, before.keys.shape[-1])) == after.keys).all(-1)
+    same &= (before.values.gather(2, spread.expand(-1, -1, -1, before.values.shape[-1])) == after.values).all(
+        -1
+    )
+    return source, same & after.valid
+
+
+def closed_up(state: KVState, rope: Rope) -> KVState:
+    """The slots re-rotated to consecutive positions that end at the last one; slots that stay put keep their bits."""
+    last = state.positions.max(dim=-1, keepdim=True).values
+    steps = torch.arange(1 - state.width, 1, device=last.device, dtype=last.dtype)
+    positions = torch.where(state.valid, last + steps, state.positions)
+    moved = (positions != state.positions)[..., None]
+    turned = rotate(unrotate(state.keys, state.positions, rope), positions, rope).to(state.keys.dtype)
+    return replace(state, keys=torch.where(moved, turned, state.keys), positions=positions)

@@ -1,0 +1,20 @@
+"""The position of a token as its score."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kvfw.core.observation import Needs, Observation
+from kvfw.core.options import Part
+
+
+class Position(Part):
+    """``score_j = p_j``: the later the token, the higher. With top-k this keeps the most recent tokens."""
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing."""
+        return Needs()
+
+    def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
+        """The slots' positions."""
+        return obs.state.positions

@@ -1,0 +1,21 @@
+"""The space of keys as cached."""
+
+from kvfw.core.options import Part
+from kvfw.core.rope import Rope
+from kvfw.core.state import KVState
+
+
+class Post(Part):
+    """Merging happens on the keys as cached, after RoPE.
+
+    Averaging keys rotated to different positions mixes their phases: the high-frequency pairs of distant tokens
+    cancel. That is the point of comparison with ``pre``.
+    """
+
+    def forward(self, state: KVState, rope: Rope | None) -> KVState:
+        """The same state."""
+        return state
+
+    def inverse(self, state: KVState, rope: Rope | None) -> KVState:
+        """The same state."""
+        return state

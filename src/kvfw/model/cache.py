@@ -1,0 +1,303 @@
+"""A transformers cache whose layers hold KVStates: the number of tokens seen and of slots stored differ."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kvfw.core.state import KVState, exact_state
+from kvfw.errors import UnsupportedError
+
+
+class CompressedLayer(CacheLayerMixin):
+    """The slots of one layer.
+
+    ``get_seq_length`` is the number of tokens seen, padding included, as everywhere in transformers;
+    ``get_mask_sizes`` speaks of the slots stored. Both agree until the layer is compressed.
+    """
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attached = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.seen = 0
+        self.compressed = False
+        #: True while every slot of every head is real and unbiased: attention then needs no bias.
+        self.plain = True
+        self._state: KVState | None = None
+        #: Real tokens seen by every row, int64 [B].
+        self.tokens: Tensor | None = None
+        self._next: Tensor | None = None
+        self._unplaced = 0
+
+    @classmethod
+    def of_state(cls, state: KVState, seen: int) -> "CompressedLayer":
+        """A layer that holds the compressed state of a prompt of ``seen`` tokens, padding included."""
+        layer = cls()
+        layer.seen = seen
+        layer.lazy_initialization(state.keys, state.values)
+        layer.tokens = torch.full((state.keys.shape[0],), seen, device=state.keys.device)
+        layer.hold(state)
+        return layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Remembers device and dtype."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.tokens = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
+        self._next = torch.zeros(key_states.shape[0], dtype=torch.float32, device=self.device)
+        self.is_initialized = True
+
+    @property
+    def state(self) -> KVState:
+        """The stored slots.
+
+        Raises:
+            UnsupportedError: nothing is stored yet.
+        """
+        if self._state is None:
+            raise UnsupportedError("this layer of the cache is empty: run the prompt through the model first")
+        return self._state
+
+    def hold(self, state: KVState) -> None:
+        """Replaces what is stored by a compressed state; nothing of the old one is referred to any more."""
+        self._state = state
+        self.keys, self.values = state.keys, state.values
+        self._next = state.positions.amax(dim=(1, 2)) + 1
+        self.compressed = True
+        self.plain = bool((state.valid & (state.bias == 0)).all())
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Appends new tokens and returns all stored keys and values.
+
+        Inside a session their positions are added by :meth:`place`, once attention knows them.
+
+        Raises:
+            UnsupportedError: the cache is used outside ``attach`` where plain attention would be silently wrong, or
+                the model's attention does not go through the attention interface.
+        """
+        if self._unplaced:
+            raise UnsupportedError(
+                "a layer updated its cache without attending through kvfw; this model's attention cannot be observed"
+            )
+        if not self.attached and not self.plain:
+            raise UnsupportedError(
+                "this cache has empty or biased slots, which plain attention would ignore; use it inside kvfw.attach"
+            )
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.keys is None:
+            self.keys, self.values = key_states, value_states
+        else:
+            self.keys = torch.cat((self.keys, key_states), dim=2)
+            self.values = torch.cat((self.values, value_states), dim=2)
+        self.seen += key_states.shape[2]
+        self._unplaced = key_states.shape[2]
+        if not self.attached:
+            self.place(self.next_positions(self._unplaced), None)
+        return self.keys, self.values
+
+    def next_positions(self, count: int) -> Tensor:
+        """Positions ``[B, count]`` that follow the last ones, for models that do not say their own."""
+        assert self._next is not None
+        return self._next[:, None] + torch.arange(count, device=self.device, dtype=torch.float32)
+
+    def place(self, positions: Tensor, real: Tensor | None) -> None:
+        """Gives the tokens just appended their positions.
+
+        Args:
+            positions: ``[B, n]`` float32.
+            real: ``[B, n]`` bool, False for padding; None if all are real.
+        """
+        count, self._unplaced = self._unplaced, 0
+        assert self.keys is not None
+        assert self.values is not None
+        assert self.tokens is not None
+        real_tokens = torch.ones_like(positions, dtype=torch.bool) if real is None else real
+        new = exact_state(self.keys[:, :, -count:], self.values[:, :, -count:], positions, real_tokens)
+        old = self._state
+        self._state = KVState(
+            keys=self.keys,
+            values=self.values,
+            positions=new.positions if old is None else torch.cat((old.positions, new.positions), dim=2),
+            mass=new.mass if old is None else torch.cat((old.mass, new.mass), dim=2),
+            bias=new.bias if old is None else torch.cat((old.bias, new.bias), dim=2),
+        )
+        self.tokens = self.tokens + real_tokens.sum(1)
+        self._next = positions[:, -1] + 1
+        if real is not None and self.plain:
+            self.plain = bool(real.all())
+
+    def get_seq_length(self) -> int:
+        """Tokens seen."""
+        return self.seen
+
+    @property
+    def stored(self) -> int:
+        """Slots stored per head, empty ones included."""
+        return self._state.width if self._state is not None else 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Slots that attention will see after ``query_length`` more tokens, and offset 0."""
+        return self.stored + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No maximum."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused.
+
+        Raises:
+            UnsupportedError: always; a compressed cache cannot be rolled back.
+        """
+        raise UnsupportedError(
+            "a compressed cache cannot be cropped, so assisted (speculative) decoding does not work with it; "
+            "generate without an assistant model"
+        )
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._clear()
+
+    def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self._state is None:
+            return
+        assert self.tokens is not None
+        assert self._next is not None
+        state = self._state
+        self._state = KVState(
+            keys=change(state.keys),
+            values=change(state.values),
+            positions=change(state.positions),
+            mass=change(state.mass),
+            bias=change(state.bias),
+        )
+        self.keys, self.values = self._state.keys, self._state.values
+        self.tokens, self._next = change(self.tokens), change(self._next)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Selects rows for beam search."""
+        self._map_rows(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeats every row."""
+        self._map_rows(lambda x: x.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keeps the given rows."""
+        self._map_rows(lambda x: x[indices, ...])
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What one layer holds: slots per KV head (row 0), bytes of keys and values, bytes of the rest, seconds spent."""
+
+    layer: int
+    slots: tuple[int, ...]
+    kv_bytes: int
+    overhead_bytes: int
+    compress_s: float
+    compressed: bool
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """What a cache holds. Print it for a table."""
+
+    seen_tokens: int
+    layers: tuple[LayerReport, ...]
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values over all layers."""
+        return sum(layer.kv_bytes for layer in self.layers)
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Bytes of positions, masses and biases over all layers."""
+        return sum(layer.overhead_bytes for layer in self.layers)
+
+    @property
+    def compress_s(self) -> float:
+        """Seconds spent compressing."""
+        return sum(layer.compress_s for layer in self.layers)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'layer':>5}  {'slots per KV head':<24} {'KV MB':>8} {'overhead MB':>12} {'compress s':>11}"
+        ]
+        for layer in self.layers:
+            slots = " ".join(map(str, sorted(set(layer.slots)))) + (
+                "" if layer.compressed else "  (not compressed)"
+            )
+            lines.append(
+                f"{layer.layer:>5}  {slots:<24} {layer.kv_bytes / 2**20:>8.3f} {layer.overhead_bytes / 2**20:>12.3f} "
+                f"{layer.compress_s:>11.4f}"
+            )
+        lines.append(
+            f"total  {self.seen_tokens} tokens seen{'':<12} {self.kv_bytes / 2**20:>8.3f} "
+            f"{self.overhead_bytes / 2**20:>12.3f} {self.compress_s:>11.4f}"
+        )
+        return "\n".join(lines)
+
+
+class CompressedCache(Cache):
+    """A cache for ``model.generate`` whose layers may each hold another number of slots.
+
+    Sliding-window layers stay transformers' own. ``layers[i].keys`` are the stored slots.
+    """
+
+    def __init__(self, layers: Sequence[CacheLayerMixin]) -> None:
+        super().__init__(layers=list(layers))
+        #: Seconds spent compressing each layer.
+        self.compress_s = [0.0] * len(self.layers)
+
+    def compressed_layers(self) -> list[CompressedLayer]:
+        """The layers that compression touches."""
+        return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Where new queries stand among the slots: after all stored ones, or after all seen in sliding layers."""
+        layer = self.layers[layer_idx]
+        return layer.stored if isinstance(layer, CompressedLayer) else int(layer.get_seq_length())
+
+    def state(self, layer: int) -> KVState:
+        """The slots of one layer.
+
+        Raises:
+            UnsupportedError: the layer is a sliding-window one, or empty.
+        """
+        found = self.layers[layer]
+        if not isinstance(found, CompressedLayer):
+            raise UnsupportedError(f"layer {layer} is a sliding-window layer, which kvfw leaves as it is")
+        return found.state
+
+    def report(self) -> CacheReport:
+        """Slots and bytes per layer and the seconds spent compressing."""
+        return CacheReport(
+            self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers)))
+        )
+
+    def _layer_report(self, index: int) -> LayerReport:
+        layer = self.layers[index]
+        if isinstance(layer, CompressedLayer) and layer.stored:
+            slots = tuple(int(n) for n in layer.state.valid[0].sum(-1))
+            state = layer.state
+            return LayerReport(
+                index, slots, state.kv_bytes, state.overhead_bytes, self.compress_s[index], layer.compressed
+            )
+        if layer.keys is None or layer.values is None:
+            return LayerReport(index, (), 0, 0, 0.0, False)
+        held = layer.keys.untyped_storage().nbytes() + layer.values.untyped_storage().nbytes()
+        return LayerReport(index, (layer.keys.shape[2],) * layer.keys.shape[1], held, 0, 0.0, False)

@@ -1,0 +1,74 @@
+"""Build the tokenizer that a GGUF file describes: byte-level BPE with SmolLM's way of cutting text.
+
+transformers reads GGUF tokenizers too, but has no rule for the pre-tokenizer ``smollm`` and falls back to
+plain GPT-2 cutting, which splits white space before a number: "a  5" and a number after an empty line become
+other tokens than the model was trained on. SmolLM cuts every numeric character off first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvfw.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gguf import GGUFReader
+    from transformers import PreTrainedTokenizerFast
+
+_CONTROL_TOKEN = 3  # GGUF's token type of tokens that never come from ordinary text
+
+
+def tokenizer_from_gguf(reader: GGUFReader) -> PreTrainedTokenizerFast:
+    """The tokenizer in the file's metadata, with its chat template; padding goes to the left, for generation.
+
+    Raises:
+        UnsupportedError: another kind of tokenizer than byte-level BPE cut the ``smollm`` way.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    kind, cutting = _entry(reader, "model"), _entry(reader, "pre")
+    if (kind, cutting) != ("gpt2", "smollm"):
+        raise UnsupportedError(f"only tokenizers of kind gpt2/smollm are converted, not {kind}/{cutting}")
+    tokens: list[str] = _entry(reader, "tokens")
+    kinds: list[int] = _entry(reader, "token_type")
+    merges = [tuple(merge.split(" ")) for merge in _entry(reader, "merges")]
+    backend = Tokenizer(
+        models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges, fuse_unk=False)
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(
+        [
+            AddedToken(token, normalized=False, special=True)
+            for token, kind_of_token in zip(tokens, kinds, strict=True)
+            if kind_of_token == _CONTROL_TOKEN
+        ]
+    )
+    tokenizer: PreTrainedTokenizerFast = make_tokenizer(
+        tokenizer_object=backend,
+        bos_token=tokens[_entry(reader, "bos_token_id")],
+        eos_token=tokens[_entry(reader, "eos_token_id")],
+        unk_token=tokens[_entry(reader, "unknown_token_id")],
+        pad_token=tokens[_entry(reader, "padding_token_id")],
+        model_max_length=int(_entry(reader, "llama.context_length", group="")),
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        chat_template=_entry(reader, "tokenizer.chat_template", group=""),
+    )
+    return tokenizer
+
+
+def _entry(reader: GGUFReader, key: str, *, group: str = "tokenizer.ggml.") -> Any:
+    field = reader.get_field(group + key)
+    if field is None:
+        raise UnsupportedError(f"the GGUF file lacks the entry {group + key!r}")
+    return field.contents()

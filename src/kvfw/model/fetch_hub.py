@@ -1,0 +1,92 @@
+"""One quick question to the Hugging Face hub before anything is loaded from it.
+
+The hub client retries every file for half a minute when there is no network. Asking once, with a short
+timeout, tells whether to use the network at all or the local cache only, and gives plain answers to the usual
+mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvfw.errors import FetchError, KvfwError, UnknownNameError, UnsupportedError
+
+HUB_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubAnswer:
+    """What the hub said about a repository.
+
+    Attributes:
+        reachable: whether it could be asked; if not, only what is cached locally can be loaded.
+        has_safetensors: whether the repository holds weights in safetensors; None when not known.
+        trouble: why the hub could not be asked; empty when it could.
+    """
+
+    reachable: bool
+    has_safetensors: bool | None = None
+    trouble: str = ""
+
+
+HubQuestion = Callable[[str], HubAnswer]
+"""Asks about a hub id; tests hand in their own."""
+
+
+def ask_hub(name: str, *, endpoint: str | None = None, timeout_s: float = HUB_TIMEOUT_S) -> HubAnswer:
+    """Ask the hub whether the model ``name`` exists, waiting no longer than ``timeout_s`` seconds.
+
+    Args:
+        name: ``owner/model``.
+        endpoint: another hub than the configured one.
+
+    Raises:
+        UnknownNameError: the hub has no such model, or not for this user.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        info = HfApi(endpoint=endpoint).model_info(name, timeout=timeout_s)
+    except GatedRepoError:
+        # The listing is refused already; the error that a file gives later says what to do.
+        return HubAnswer(reachable=True)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UnknownNameError(
+            f"the hub has no model {name!r} that you may see; check the spelling, "
+            "or log in with `hf auth login` if it is private"
+        ) from error
+    except Exception as error:  # which HTTP library raises depends on the hub client's version
+        return HubAnswer(reachable=False, trouble=f"{type(error).__name__}: {error}".strip())
+    files = [sibling.rfilename for sibling in info.siblings or ()]
+    return HubAnswer(reachable=True, has_safetensors=any(f.endswith(".safetensors") for f in files))
+
+
+def explain_hub_failure(name: str, answer: HubAnswer, error: BaseException) -> KvfwError:
+    """The error to show when loading the hub model ``name`` failed with ``error``."""
+    from huggingface_hub.errors import GatedRepoError
+
+    if any(isinstance(link, GatedRepoError) for link in _causes(error)):
+        return FetchError(
+            f"the hub model {name!r} is gated: accept its terms on https://huggingface.co/{name} "
+            "and log in with `hf auth login`"
+        )
+    if not answer.reachable:
+        return FetchError(
+            f"the hub model {name!r} is not complete in the local Hugging Face cache, and the hub "
+            f"cannot be reached ({answer.trouble}). "
+            "Connect once, or give a local model folder or an embedded model"
+        )
+    if isinstance(error, OSError):
+        return FetchError(f"the hub model {name!r} could not be loaded: {error}")
+    return UnsupportedError(f"the hub model {name!r} cannot be loaded: {error}")
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    return chain

@@ -1,0 +1,80 @@
+"""One prefill of a prompt, observed, from which any number of compressed caches are made."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvfw.core.allocate import Uniform
+from kvfw.core.compressor import Compressor
+from kvfw.core.interfaces import Allocator
+from kvfw.core.observation import Needs, Observation
+from kvfw.core.state import KVState
+from kvfw.model.cache import CompressedCache, CompressedLayer
+from kvfw.model.session import Plan, Session, new_cache
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A prompt after its forward.
+
+    Args:
+        cache: the full cache; never changed.
+        observations: what scorers may see, by layer index, for every compressible layer.
+        logits: ``[B, V]`` float32, of the prompt's last token.
+        tokens: length of the prompt.
+        seconds: time the forward took.
+    """
+
+    cache: CompressedCache
+    observations: dict[int, Observation]
+    logits: Tensor
+    tokens: int
+    seconds: float
+
+    def full(self) -> CompressedCache:
+        """A cache of the whole prompt, uncompressed."""
+        return self._cache_of({index: obs.state for index, obs in self.observations.items()})
+
+    def compressed(self, compressor: Compressor, allocator: Allocator | None = None) -> CompressedCache:
+        """A cache of the prompt, compressed. The same states as ``attach`` makes."""
+        started = time.perf_counter()
+        each = compressor.middle_slots(torch.tensor([self.tokens]))
+        heads = [obs.state.keys.shape[1] for obs in self.observations.values()]
+        budgets = (allocator or Uniform()).allocate(each * sum(heads), heads)
+        states = {
+            index: compressor.compress(obs, budget.to(obs.state.keys.device))
+            for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
+        }
+        cache = self._cache_of(states)
+        cache.compress_s[0] = time.perf_counter() - started
+        return cache
+
+    def _cache_of(self, states: dict[int, KVState]) -> CompressedCache:
+        layers = [
+            CompressedLayer.of_state(states[i], self.tokens) if i in states else copy.copy(layer)
+            for i, layer in enumerate(self.cache.layers)
+        ]
+        return CompressedCache(layers)
+
+
+@torch.inference_mode()
+def prefill(
+    model: PreTrainedModel, input_ids: Sequence[int], needs: Needs, *, sinks: int, recent: int
+) -> Prefill:
+    """Runs a prompt of one row through the model and keeps what was asked to be observed.
+
+    Raises:
+        UnsupportedError: a model kvfw cannot compress.
+    """
+    ids = torch.tensor([list(input_ids)], device=model.device)
+    session = Session(model, new_cache(model), Plan(needs=needs, sinks=sinks, recent=recent))
+    started = time.perf_counter()
+    with session.running():
+        logits = model(input_ids=ids, cache=session.cache, use_cache=True, logits_to_keep=1).logits
+    seconds = time.perf_counter() - started
+    return Prefill(session.cache, session.observations, logits[:, -1].float(), ids.shape[1], seconds)

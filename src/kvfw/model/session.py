@@ -1,0 +1,226 @@
+"""The one mutable object: what happens to a cache while a model runs through kvfw's attention."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from kvfw.core.allocate import Uniform
+from kvfw.core.compressor import Compressor
+from kvfw.core.interfaces import Allocator
+from kvfw.core.observation import Needs, Observation, protect
+from kvfw.errors import UnsupportedError
+from kvfw.model.cache import CompressedCache, CompressedLayer
+from kvfw.model.layers import Anatomy, Layer, anatomy, fresh_layers, text_config
+from kvfw.model.masks import layer_mask
+from kvfw.model.switch import Attention, routed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a session does at the end of the prompt.
+
+    Args:
+        needs: what to capture on the way.
+        sinks, recent: tokens that are always kept.
+        compressor: compresses every layer; None only observes.
+        prompt_tokens: the prompt ends when this many tokens were seen, padding included; None: after the first forward.
+        recompress: compress again at the end of every later forward of more than one token.
+        allocator: divides the budget over layers and heads.
+    """
+
+    needs: Needs
+    sinks: int
+    recent: int
+    compressor: Compressor | None = None
+    prompt_tokens: int | None = None
+    recompress: bool = False
+    allocator: Allocator = field(default_factory=Uniform)
+
+
+def new_cache(model: PreTrainedModel) -> CompressedCache:
+    """An empty cache of as many layers as the model has; sliding-window layers are transformers' own.
+
+    Raises:
+        UnsupportedError: the model caches in a way kvfw cannot compress.
+    """
+    parts = anatomy(model)
+    return CompressedCache(
+        [
+            CompressedLayer() if part.compressible else layer
+            for part, layer in zip(parts.layers, fresh_layers(model), strict=True)
+        ]
+    )
+
+
+class Session:
+    """Sees every attention call of a model and keeps one cache's states right.
+
+    Used through :meth:`running`. ``cache`` may be exchanged between forwards; calls with other caches pass through
+    untouched.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache: CompressedCache, plan: Plan) -> None:
+        self.model, self.cache, self.plan = model, cache, plan
+        self.anatomy: Anatomy = anatomy(model)
+        #: Observations of the last compression event by layer, kept only where nothing compresses.
+        self.observations: dict[int, Observation] = {}
+        self._base = text_config(model)._attn_implementation
+        self._padding: Tensor | None = None
+        self._windows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._budgets: dict[int, Tensor] = {}
+
+    @contextmanager
+    def running(self) -> Iterator["Session"]:
+        """Routes the model's attention through this session for the length of the block."""
+        with routed(self.model, self):
+            for layer in self.cache.compressed_layers():
+                layer.attached = True
+            try:
+                yield self
+            finally:
+                for layer in self.cache.compressed_layers():
+                    layer.attached = False
+
+    def use(self, cache: CompressedCache) -> None:
+        """Works on another cache from now on."""
+        for layer in self.cache.compressed_layers():
+            layer.attached = False
+        self.cache = cache
+        for layer in cache.compressed_layers():
+            layer.attached = True
+
+    def see_padding(self, padding: Tensor | None) -> None:
+        """Remembers which tokens of the coming forward are padding."""
+        self._padding = padding
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The model's own attention, with the right mask for compressed layers, and compression at the prompt's end."""
+        index = getattr(module, "layer_idx", None)
+        layer = self._own_layer(index, key)
+        if layer is None:
+            return self._attention(module)(module, query, key, value, attention_mask, **kwargs)
+        assert isinstance(index, int)
+        count = query.shape[2]
+        layer.place(self._positions(layer, query, kwargs), self._real(count))
+        self._keep_window(index, query, layer)
+        if not layer.compressed:
+            output = self._attention(module)(module, query, key, value, attention_mask, **kwargs)
+            if self._prompt_is_over(layer):
+                self._event(self.anatomy.layers[index], layer, kwargs)
+            return output
+        mask = layer_mask(layer.state, count, query, plain=layer.plain)
+        output = self._attention(module, masked=mask is not None)(module, query, key, value, mask, **kwargs)
+        if self.plan.recompress and count > 1:
+            self._event(self.anatomy.layers[index], layer, kwargs)
+        return output
+
+    def _own_layer(self, index: object, key: Tensor) -> CompressedLayer | None:
+        """The layer of our cache that these keys came from, or None: another cache, or a sliding-window layer."""
+        if not isinstance(index, int) or index >= len(self.cache.layers):
+            return None
+        layer = self.cache.layers[index]
+        return layer if isinstance(layer, CompressedLayer) and layer.keys is key else None
+
+    def _attention(self, module: nn.Module, *, masked: bool = False) -> Attention:
+        """The model's own attention function; FlashAttention takes no bias, so masked layers then run on sdpa."""
+        name = "sdpa" if masked and self._base.startswith(("flash", "flex")) else self._base
+        if name == "eager":
+            found: Attention = sys.modules[type(module).__module__].eager_attention_forward
+            return found
+        function: Attention = ALL_ATTENTION_FUNCTIONS[name]
+        return function
+
+    def _positions(self, layer: CompressedLayer, query: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """Positions ``[B, n]`` the model gave the new tokens; consecutive ones where it does not pass them on."""
+        batch, count = query.shape[0], query.shape[2]
+        given = kwargs.get("position_ids")
+        if given is None:
+            return layer.next_positions(count)
+        # Multi-axis ids [axes, B, n] agree on all axes for text.
+        ids: Tensor = given[0] if given.ndim == 3 else given
+        return ids[:, -count:].to(torch.float32).expand(batch, count)
+
+    def _real(self, count: int) -> Tensor | None:
+        """Which of the new tokens are not padding, ``[B, n]``; None if all are real."""
+        if self._padding is None or bool(self._padding[:, -count:].all()):
+            return None
+        return self._padding[:, -count:].to(torch.bool)
+
+    def _keep_window(self, index: int, query: Tensor, layer: CompressedLayer) -> None:
+        """Keeps copies of the last queries, across chunks and turns, while an event may still need them."""
+        width = self.plan.needs.queries
+        if width == 0 or (layer.compressed and not self.plan.recompress):
+            return
+        count = query.shape[2]
+        state = layer.state
+        positions = state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
+        old = self._windows.get(index)
+        queries = query if old is None else torch.cat((old[0], query), dim=2)
+        positions = positions if old is None else torch.cat((old[1], positions), dim=1)
+        self._windows[index] = (queries[:, :, -width:].clone(), positions[:, -width:].clone())
+
+    def _prompt_is_over(self, layer: CompressedLayer) -> bool:
+        end = self.plan.prompt_tokens
+        if end is None or layer.seen == end:
+            return True
+        if layer.seen > end:
+            raise UnsupportedError(
+                f"the prompt was said to end after {end} tokens, but a forward reached {layer.seen}; feed the first "
+                f"{end} tokens in forwards of their own"
+            )
+        return False
+
+    def _event(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> None:
+        """The prompt (or a later turn) ends here for this layer: observe it, and compress it if asked to."""
+        started = time.perf_counter()
+        obs = self._observe(part, layer, kwargs)
+        if self.plan.compressor is None:
+            self.observations[part.index] = obs
+            return
+        layer.hold(self.plan.compressor.compress(obs, self._budget(part, layer)))
+        if not self.plan.recompress:
+            self._windows.pop(part.index, None)
+        self.cache.compress_s[part.index] += time.perf_counter() - started
+
+    def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
+        queries, query_positions = self._windows.get(part.index, (None, None))
+        scale = kwargs.get("scaling")
+        state = layer.state
+        return Observation(
+            state=state,
+            protected=protect(state.valid, self.plan.sinks, self.plan.recent),
+            scale=float(scale) if scale is not None else state.keys.shape[-1] ** -0.5,
+            layer=part.index,
+            rope=self.anatomy.rotary.read(part.index),
+            queries=queries,
+            query_positions=query_positions,
+            output_projection=part.output_projection,
+        )
+
+    def _budget(self, part: Layer, layer: CompressedLayer) -> Tensor:
+        """Slots for this layer's heads. All layers' budgets are divided once, at the first layer of an event."""
+        assert self.plan.compressor is not None
+        parts = self.anatomy.compressible
+        if part.index == parts[0].index:
+            assert layer.tokens is not None
+            each = self.plan.compressor.middle_slots(layer.tokens)
+            heads = [p.kv_heads for p in parts]
+            divided = self.plan.allocator.allocate(each * sum(heads), heads)
+            self._budgets = {p.index: budget for p, budget in zip(parts, divided, strict=True)}
+        return self._budgets[part.index].to(layer.device)

@@ -1,0 +1,344 @@
+"""Needle in a haystack: a sentence with a random code hidden in a long text, and a question asking for the code.
+
+The prompt is put together from token ids of pieces that are encoded apart::
+
+    template head | haystack, first part | needle | haystack, rest | question and template tail | begun answer
+
+so its length and the spans in it are exact by construction. The needle replaces nothing: it stands between two
+words.
+
+Source: G. Kamradt, "Needle In A Haystack - pressure testing LLMs" (2023). Deviations: the needle holds a random
+code in place of a sentence about San Francisco, so that it cannot be guessed; recall is the code's occurrence in
+the response, not a model's grade; the answer is begun for the model unless that is switched off.
+"""
+
+import hashlib
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from kvfw.core.task import Prompt, Tokenizer, Trial
+from kvfw.errors import PromptError
+from kvfw.tasks import haystack
+
+#: Without I, O, 0 and 1, which readers mix up.
+CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+CODE_CHARS: Final = 7
+#: Least haystack a prompt must hold, in tokens: with less there is nothing to search in.
+MIN_HAYSTACK_TOKENS: Final = 64
+#: Some chat templates print today's date; a fixed one keeps prompts equal from day to day.
+DATE: Final = "1 January 2025"
+
+MARK: Final = "HAYSTACKSTANDSHERE"
+
+
+@dataclass(frozen=True)
+class Wording:
+    """One way to hide and to ask for a code.
+
+    Args:
+        needle: the sentence, with ``{code}`` in it.
+        question: asks for the code.
+        begun: how the answer begins, up to the code.
+    """
+
+    needle: str
+    question: str
+    begun: str
+
+
+def wording_of(thing: str) -> Wording:
+    """The wording for a thing that has a code."""
+    return Wording(f"{thing} is {{code}}.", f"What is {thing[0].lower()}{thing[1:]}?", f"{thing} is")
+
+
+WORDINGS: Final = tuple(
+    wording_of(thing)
+    for thing in (
+        "The access code for the vault",
+        "The secret password of the archive",
+    )
+)
+
+HEAD: Final = "Read the text below. A question about one detail of it comes at the end.\n\nText:"
+TAIL: Final = "\n\nThis is the end of the text. {question}"
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Everything that the trials of one length and seed share.
+
+    Args:
+        head: ids before the haystack.
+        hay: ids of the haystack without the needle.
+        tail: ids after the haystack, up to where the model writes.
+        begun: ids of the begun answer, empty when off.
+        wording: how this length and seed hide and ask for the code.
+        needle_tokens: length of the needle; codes are drawn until one fits, so that trials share all text.
+    """
+
+    head: tuple[int, ...]
+    hay: tuple[int, ...]
+    tail: tuple[int, ...]
+    begun: tuple[int, ...]
+    wording: Wording
+    needle_tokens: int
+
+
+class Niah(BaseModel):
+    """Needle in a haystack: a code hidden in a long text must come back in the response.
+
+    Options:
+        haystack: UTF-8 text file to hide the needle in; None is the shipped *Moby-Dick*.
+        begin_answer: begin the answer for the model, up to the code.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str] = "niah"
+
+    haystack: Path | None = None
+    begin_answer: bool = True
+
+    def check(
+        self,
+        tokenizer: Tokenizer,
+        contexts: Sequence[int],
+        depths: Sequence[float],
+        seeds: Sequence[int],
+    ) -> None:
+        """Builds every prompt of the grid once: milliseconds each, and nothing can go wrong later.
+
+        Raises:
+            PromptError: an empty list or a value given twice; a depth outside 0 to 100; a context without room;
+                a haystack that cannot be read or is too short.
+        """
+        for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
+            check_distinct(what, values)
+        for depth in depths:
+            check_depth(depth)
+        text = haystack.read(self.haystack)
+        for context in contexts:
+            for seed in seeds:
+                ground = self.ground(tokenizer, context, seed, text)
+                for depth in depths:
+                    self.planted(tokenizer, ground, Trial(context, depth, seed))
+
+    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
+        """The prompt of a trial, exactly ``trial.context_tokens`` tokens long.
+
+        Text and wording depend on length and seed, the code on the whole trial. The needle stands at
+        ``depth_percent`` of the haystack's tokens, moved to the start of a sentence up to 8 tokens away, or else
+        to the nearest start of a word.
+
+        Raises:
+            PromptError: as in :meth:`check`, or the tokenizer does not give the needle back as it was.
+        """
+        check_depth(trial.depth_percent)
+        text = haystack.read(self.haystack)
+        ground = self.ground(tokenizer, trial.context_tokens, trial.seed, text)
+        return self.planted(tokenizer, ground, trial)
+
+    def recalled(self, response: str, prompt: Prompt) -> bool:
+        """Whether the code occurs in ``response``, upper and lower case apart."""
+        return prompt.answer in response
+
+    def ground(self, tokenizer: Tokenizer, context_tokens: int, seed: int, text: str) -> Ground:
+        """What the trials of one length and seed share.
+
+        Raises:
+            PromptError: the context has no room, or the haystack is too short.
+        """
+        rng = stable_random(self.name, context_tokens, seed)
+        wording = rng.choice(WORDINGS)
+        head, tail = frame(tokenizer, wording.question)
+        begun = self.begun_ids(tokenizer, tail, wording)
+        needle_tokens = len(needle_ids(tokenizer, wording, draw_code(rng)))
+        hay_tokens = context_tokens - len(head) - needle_tokens - len(tail) - len(begun)
+        if hay_tokens < MIN_HAYSTACK_TOKENS:
+            raise PromptError(
+                f"a context of {context_tokens} tokens is too short: template, needle and question take "
+                f"{context_tokens - hay_tokens} and the haystack needs {MIN_HAYSTACK_TOKENS}. "
+                f"Ask for at least {self.least_tokens(tokenizer)} tokens."
+            )
+        source = "(shipped)" if self.haystack is None else str(self.haystack)
+        hay = haystack.cut(tokenizer, text, hay_tokens, rng, source)
+        refuse_special(tokenizer, hay, source)
+        return Ground(head, hay, tail, begun, wording, needle_tokens)
+
+    def begun_ids(self, tokenizer: Tokenizer, tail: tuple[int, ...], wording: Wording) -> tuple[int, ...]:
+        """Ids of the begun answer, after a space unless the tail ends in white space or a special token."""
+        if not self.begin_answer:
+            return ()
+        fresh_line = (
+            tail[-1] in tokenizer.all_special_ids or haystack.decode(tokenizer, list(tail))[-1:].isspace()
+        )
+        return encoded(tokenizer, wording.begun if fresh_line else f" {wording.begun}")
+
+    def least_tokens(self, tokenizer: Tokenizer) -> int:
+        """The shortest context that has room whatever the wording and the code, in tokens."""
+
+        def taken(wording: Wording) -> int:
+            head, tail = frame(tokenizer, wording.question)
+            # A character of the code takes one token at most; the sentence may split once more on each side.
+            needle = len(needle_ids(tokenizer, wording, "")) + CODE_CHARS + 2
+            return len(head) + len(tail) + len(self.begun_ids(tokenizer, tail, wording)) + needle
+
+        return max(map(taken, WORDINGS)) + MIN_HAYSTACK_TOKENS
+
+    def planted(self, tokenizer: Tokenizer, ground: Ground, trial: Trial) -> Prompt:
+        """The shared ground with a trial's own code at the trial's depth."""
+        rng = stable_random(self.name, trial.context_tokens, trial.seed, float(trial.depth_percent))
+        code, needle = fitting_code(tokenizer, ground, rng)
+        at = haystack.place(tokenizer, ground.hay, trial.depth_percent)
+        begin = len(ground.head) + at
+        context = (*ground.head, *ground.hay[:at], *needle, *ground.hay[at:])
+        input_ids = (*context, *ground.tail, *ground.begun)
+        prompt = Prompt(
+            input_ids=input_ids,
+            needle=range(begin, begin + len(needle)),
+            answer=code,
+            context_end=len(context),
+            begun=ground.wording.begun if self.begin_answer else "",
+            text=haystack.decode(tokenizer, list(input_ids)),
+        )
+        verify(tokenizer, prompt, trial, ground.wording.needle.format(code=code))
+        return prompt
+
+
+def stable_random(*key: object) -> random.Random:
+    """A generator seeded by its key alone: equal in every process, unlike one seeded by ``hash``."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return random.Random(int.from_bytes(digest))
+
+
+def draw_code(rng: random.Random) -> str:
+    """A code of ``CODE_CHARS`` capitals and digits with at least one of each."""
+    while True:
+        code = "".join(rng.choice(CODE_ALPHABET) for _ in range(CODE_CHARS))
+        if not code.isalpha() and not code.isdigit():
+            return code
+
+
+def fitting_code(tokenizer: Tokenizer, ground: Ground, rng: random.Random) -> tuple[str, tuple[int, ...]]:
+    """A code whose needle is as long as the ground leaves room for, and that needle's ids.
+
+    Raises:
+        PromptError: no such code within 10 000 draws. One was drawn before, so this is hardly ever met.
+    """
+    for _ in range(10_000):
+        code = draw_code(rng)
+        needle = needle_ids(tokenizer, ground.wording, code)
+        if len(needle) == ground.needle_tokens:
+            return code, needle
+    raise PromptError(
+        f"no code found that makes the needle {ground.needle_tokens} tokens long with this tokenizer. "
+        f"Choose another seed or context."
+    )
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Ids of ``text`` and nothing around it: the template has its special tokens already."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def needle_ids(tokenizer: Tokenizer, wording: Wording, code: str) -> tuple[int, ...]:
+    """Ids of the needle sentence with the space that parts it from the text before."""
+    return encoded(tokenizer, " " + wording.needle.format(code=code))
+
+
+def frame(tokenizer: Tokenizer, question: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids before and after the haystack, by the model's own chat template, or plain where it has none.
+
+    Raises:
+        PromptError: the chat template does not print the user's message exactly once.
+    """
+    message = f"{HEAD}{MARK}{TAIL.format(question=question)}"
+    if not tokenizer.chat_template:
+        head, _, tail = message.partition(MARK)
+        return (*opening_ids(tokenizer), *encoded(tokenizer, head)), encoded(tokenizer, f"{tail}\nAnswer:")
+    rendered: str = tokenizer.apply_chat_template(
+        [{"role": "user", "content": message}], add_generation_prompt=True, tokenize=False, date_string=DATE
+    )
+    parts = rendered.split(MARK)
+    if len(parts) != 2:
+        raise PromptError(
+            f"the tokenizer's chat template prints the user's message {len(parts) - 1} times; a prompt needs it "
+            f"once. Use a tokenizer whose template prints it once, or one without a template."
+        )
+    return encoded(tokenizer, parts[0]), encoded(tokenizer, parts[1])
+
+
+def opening_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The special tokens that the tokenizer itself puts before a text, such as one for its beginning."""
+    special = set(tokenizer.all_special_ids)
+    ids = tokenizer.encode("a", add_special_tokens=True)
+    count = next((index for index, token in enumerate(ids) if token not in special), 0)
+    return tuple(ids[:count])
+
+
+def check_distinct(what: str, values: Iterable[float]) -> None:
+    """Raises:
+    PromptError: there is no value, or one stands there twice.
+    """
+    seen: list[float] = []
+    for value in values:
+        if value in seen:
+            raise PromptError(
+                f"{what}: {value:g} is given twice; the same trial would count twice. Leave one out."
+            )
+        seen.append(value)
+    if not seen:
+        raise PromptError(f"{what}: none given. Give at least one.")
+
+
+def check_depth(depth_percent: float) -> None:
+    """Raises:
+    PromptError: the depth is not a number from 0 to 100.
+    """
+    if not (math.isfinite(depth_percent) and 0 <= depth_percent <= 100):
+        raise PromptError(
+            f"a depth of {depth_percent:g} percent lies outside the text: depths go from 0 (its start) "
+            f"to 100 (its end)."
+        )
+
+
+def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], source: str) -> None:
+    """Raises:
+    PromptError: the haystack spells out a special token, which would change the structure of the prompt.
+    """
+    for token in set(hay).intersection(tokenizer.all_special_ids):
+        spelled = haystack.decode(tokenizer, [token])
+        # The token for unknown characters is special too, but no text spells it.
+        if spelled in haystack.decode(tokenizer, list(hay)):
+            raise PromptError(
+                f"haystack {source} holds {spelled!r}, a special token of this tokenizer. "
+                f"Remove it from the text."
+            )
+
+
+def verify(tokenizer: Tokenizer, prompt: Prompt, trial: Trial, sentence: str) -> None:
+    """Reads the prompt back, as the model will.
+
+    Raises:
+        PromptError: the length is wrong, or the needle or its code does not stand in it exactly once.
+    """
+    count = len(prompt.input_ids)
+    if count != trial.context_tokens:
+        raise PromptError(
+            f"the prompt came out {count} tokens long, not {trial.context_tokens}; please report this."
+        )
+    span = haystack.decode(tokenizer, list(prompt.input_ids[prompt.needle.start : prompt.needle.stop]))
+    for what, piece in (("code", prompt.answer), ("needle", sentence)):
+        found = prompt.text.count(piece)
+        if found != 1 or piece not in span:
+            raise PromptError(
+                f"the {what} {piece!r} stands {found} times in the decoded prompt and must stand there once, in "
+                f"the needle. If more often: the haystack has it already; use another haystack or seed. If not: this "
+                f"tokenizer does not give text back as it was (lower-casing, unknown characters); use another."
+            )

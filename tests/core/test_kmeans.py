@@ -1,0 +1,416 @@
+"""Weighted k-means against scikit-learn, against a slow reference, and its laws."""
+
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from kvfw.core.ops import kmeans
+from kvfw.core.ops.kmeans import (
+    Clusters,
+    blocked_kmeans,
+    cluster_sums,
+    counts,
+    weighted_kmeans,
+    weighted_means,
+)
+
+Points = list[list[float]]
+TINY_CHUNK = 1
+
+
+def ranks(N: int, K: int) -> list[int]:
+    return [(N - 1) // 2] if K == 1 else [j * (N - 1) // (K - 1) for j in range(K)]
+
+
+def slow_means(x: Points, a: list[float], z: list[int], K: int) -> Points:
+    means = []
+    for k in range(K):
+        members = [i for i in range(len(x)) if z[i] == k]
+        w = [a[i] for i in members] if any(a[i] for i in members) else [1.0] * len(members)
+        total = sum(w)
+        means.append(
+            [sum(u * x[i][d] for u, i in zip(w, members, strict=True)) / total for d in range(len(x[0]))]
+        )
+    return means
+
+
+def slow_kmeans(x: Points, a: list[float], K: int, iters: int) -> tuple[list[int], Points]:
+    """The method read aloud: every distance afresh, the empty clusters filled one at a time."""
+    N = len(x)
+    if K >= N:
+        return list(range(N)), x
+    centres = [x[r] for r in ranks(N, K)]
+    previous: list[int] | None = None
+    for _ in range(iters):
+        z, far = [], []
+        for point in x:
+            distances = [sum((p - c) ** 2 for p, c in zip(point, centre, strict=True)) for centre in centres]
+            z.append(distances.index(min(distances)))
+            far.append(min(distances))
+        for k in range(K):
+            if k in z:
+                continue
+            donors = [i for i in range(N) if z.count(z[i]) >= 2]
+            z[max(donors, key=lambda i: (a[i] * far[i], -i))] = k
+        if z == previous:
+            break
+        previous = z
+        centres = slow_means(x, a, z, K)
+    return z, centres
+
+
+def same(left: Clusters, right: Clusters) -> bool:
+    return torch.equal(left.assignment, right.assignment) and torch.equal(left.centres, right.centres)
+
+
+def random_case(N: int, D: int, seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    # An offset and unequal coordinates, as keys have them; weights over a few orders of magnitude.
+    x = torch.randn(N, D, generator=g, dtype=dtype) * torch.linspace(0.5, 2, D, dtype=dtype) + 10
+    return x, torch.exp(2 * torch.randn(N, generator=g, dtype=dtype))
+
+
+@st.composite
+def grids(draw: st.DrawFn, most: int = 14) -> tuple[Points, list[float], int, int]:
+    """Few distinct integer points and weights: many duplicates, ties and empty clusters.
+
+    With at most two coordinates a squared distance is one rounded sum of two terms, the same in any order.
+    """
+    D = draw(st.integers(1, 2))
+    N = draw(st.integers(1, most))
+    span = draw(st.integers(0, 5))
+    coordinate = st.integers(-span, span).map(float)
+    x = draw(st.lists(st.lists(coordinate, min_size=D, max_size=D), min_size=N, max_size=N))
+    a = draw(st.lists(st.integers(0, 3).map(float), min_size=N, max_size=N))
+    return x, a, draw(st.integers(1, N + 1)), draw(st.integers(1, 6))
+
+
+# --- against others ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("N", "D", "K", "iters"), [(60, 2, 5, 3), (200, 8, 20, 8), (301, 16, 75, 50), (97, 3, 1, 4)]
+)
+def test_equals_scikit_learn(N: int, D: int, K: int, iters: int, seed: int) -> None:
+    x, a = random_case(N, D, seed)
+    init = x[ranks(N, K)].numpy()
+    theirs = KMeans(K, init=init, n_init=1, tol=0, algorithm="lloyd", max_iter=iters)
+    theirs.fit(x.numpy(), sample_weight=a.numpy())
+    ours = weighted_kmeans(x, a, K, iters)
+    np.testing.assert_allclose(ours.centres.numpy(), theirs.cluster_centers_, rtol=0, atol=1e-10)
+    # scikit-learn assigns once more to the final centres, unless the assignment was stable already.
+    np.testing.assert_array_equal(weighted_kmeans(x, a, K, iters + 1).assignment.numpy(), theirs.labels_)
+
+
+@settings(max_examples=400, deadline=None)
+@given(grids(), st.sampled_from([TINY_CHUNK, 16, kmeans.CHUNK]))
+def test_equals_the_slow_reference_on_ties_duplicates_and_empty_clusters(
+    case: tuple[Points, list[float], int, int], chunk: int
+) -> None:
+    x, a, K, iters = case
+    z, centres = slow_kmeans(x, a, K, iters)
+    double = torch.float64
+    found = weighted_kmeans(
+        torch.tensor(x, dtype=double), torch.tensor(a, dtype=double), K, iters, chunk=chunk
+    )
+    assert found.assignment.tolist() == z
+    assert found.centres.tolist() == centres
+
+
+@settings(max_examples=200, deadline=None)
+@given(grids(30), st.integers(1, 12), st.sampled_from([TINY_CHUNK, 24, kmeans.CHUNK]))
+def test_blocks_are_clustered_one_by_one(
+    case: tuple[Points, list[float], int, int], block: int, chunk: int
+) -> None:
+    points, weights, K, iters = case
+    x, a = torch.tensor(points, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
+    found = blocked_kmeans(x, a, K, iters, block, chunk=chunk)
+    assert counts(found.assignment, len(found.centres)).min() >= 1
+    if len(x) <= K:
+        assert same(found, weighted_kmeans(x, a, K, iters))
+        return
+    start = first = 0
+    for tokens, share in kmeans._blocks(len(x), K, block):
+        z, centres = slow_kmeans(
+            points[start : start + tokens], weights[start : start + tokens], share, iters
+        )
+        assert (found.assignment[start : start + tokens] - first).tolist() == z
+        assert found.centres[first : first + share].tolist() == centres
+        start, first = start + tokens, first + share
+    assert (start, first) == (len(x), K)
+
+
+def test_float32_of_real_size_agrees_with_float64() -> None:
+    x, a = random_case(500, 64, 0, torch.float32)
+    single, double = weighted_kmeans(x, a, 125, 1), weighted_kmeans(x.double(), a.double(), 125, 1)
+    assert torch.equal(single.assignment, double.assignment)
+    torch.testing.assert_close(single.centres.double(), double.centres, rtol=1e-5, atol=1e-5)
+
+
+# --- empty clusters, by hand ------------------------------------------------------------------------------
+
+
+def test_empty_clusters_take_the_costliest_tokens_of_clusters_that_can_spare_them() -> None:
+    # Starting tokens are ranks 0, 2, 4, 6: all at 0, so clusters 1, 2, 3 are empty and 0 has everything.
+    x = torch.tensor([[0.0], [2.0], [0.0], [-3.0], [0.0], [2.0], [0.0]])
+    a = torch.tensor([1.0, 4.0, 1.0, 1.0, 1.0, 4.0, 1.0])
+    # Costs a d^2: 16 at positions 1 and 5 (a tie: the lower first), 9 at position 3.
+    found = weighted_kmeans(x, a, 4, 1)
+    assert found.assignment.tolist() == [0, 1, 0, 3, 0, 2, 0]
+    assert found.centres.tolist() == [[0.0], [2.0], [2.0], [-3.0]]
+
+
+def test_a_cluster_of_one_gives_nothing_however_costly_its_token() -> None:
+    blocks = kmeans._Blocks(4, [3], torch.device("cpu"))
+    nearest, cost = torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0])
+    # 1 is costliest; 2 would be next, but is then alone in cluster 1.
+    assert kmeans._without_empty(nearest, cost, blocks).tolist() == [0, 2, 1, 0]
+    more = kmeans._Blocks(4, [4], torch.device("cpu"))
+    assert kmeans._without_empty(nearest, cost, more).tolist() == [0, 2, 1, 3]
+
+
+# --- laws -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weight", [0.0, 1e-45, 1e-30, 0.3, 1e30])
+def test_single_tokens_stay_bit_for_bit(weight: float, dtype: torch.dtype) -> None:
+    x, a = random_case(40, 7, 1, dtype)
+    x[[9, 30]] = torch.tensor([500.0 / 3, -700.0 / 3], dtype=dtype)[
+        :, None
+    ]  # far out: alone in their clusters
+    x[9, 0] = -0.0
+    a[[9, 30]] = weight
+    found = weighted_kmeans(x, a, 14, 8)
+    size = counts(found.assignment, 14)
+    alone = (size[found.assignment] == 1).nonzero().squeeze(1)
+    assert len(alone) >= 3
+    centres = found.centres[found.assignment[alone]]
+    assert torch.equal(centres, x[alone])
+    assert torch.equal(centres.signbit(), x[alone].signbit())
+    # With a weight whose product and quotient do round, the plain formula would not return the token.
+    assert weighted_means(x, a, found.assignment, 14).equal(found.centres)
+
+
+def test_one_token_survives_a_weight_that_rounds() -> None:
+    v, w = torch.tensor([[0.1, 1e-8, 3e38]]), torch.tensor([0.3])
+    assert not torch.equal(w * v / w, v)
+    assert torch.equal(weighted_means(v, w, torch.tensor([0]), 1), v)
+
+
+def test_means_by_hand() -> None:
+    v = torch.tensor([[1.0], [3.0], [10.0], [20.0], [5.0], [6.0]])
+    a = torch.tensor([1.0, 3.0, 0.0, 0.0, 1e-38, 3e-38])
+    means = weighted_means(v, a, torch.tensor([0, 0, 1, 1, 3, 3]), 5)
+    torch.testing.assert_close(means[[0, 1, 3], 0], torch.tensor([2.5, 15.0, 5.75]))
+    assert means[[2, 4]].isnan().all()
+
+
+def test_sums_and_counts_by_hand_and_the_sorted_way_agrees() -> None:
+    z = torch.tensor([2, 0, 2, 2, 4])
+    v = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 0.5]])
+    expected = [[3.0, 4.0], [0.0, 0.0], [13.0, 16.0], [0.0, 0.0], [9.0, 0.5], [0.0, 0.0]]
+    assert cluster_sums(v, z, 6).tolist() == expected
+    assert kmeans._segment_sums(v, z, 6).tolist() == expected
+    assert counts(z, 6).tolist() == [1, 0, 3, 0, 1, 0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_result_is_a_partition_with_means_of_the_last_assignment(seed: int) -> None:
+    x, a = random_case(150, 5, seed)
+    for iters in (1, 2, 8):
+        found = weighted_kmeans(x, a, 40, iters)
+        size = counts(found.assignment, 40)
+        assert size.sum() == 150
+        assert size.min() >= 1
+        z = found.assignment.tolist()
+        expected = torch.tensor(slow_means(x.tolist(), a.tolist(), z, 40), dtype=x.dtype)
+        torch.testing.assert_close(found.centres, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_iterations_stop_when_stable_and_count_assignments() -> None:
+    x, a = random_case(80, 3, 0)
+    runs = [weighted_kmeans(x, a, 8, iters) for iters in range(1, 60)]
+    stable = [same(one, runs[-1]) for one in runs]
+    first = stable.index(True)
+    assert 2 < first < 50
+    assert all(stable[first:])
+    assert not same(runs[0], runs[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_pruned_search_equals_the_full_search(dtype: torch.dtype, offset: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    # Rounded to halves: plenty of exactly equal distances.
+    x = (torch.randn(300, 6, generator=g, dtype=dtype) * 2).round() / 2 + offset
+    a = torch.rand(300, generator=g, dtype=dtype)
+    search = kmeans._Search(x, kmeans._Blocks(300, [60], x.device), kmeans.CHUNK)
+    centres = x[ranks(300, 60)]
+    nearest, distance = search.all(centres)
+    skipped = 0
+    for _ in range(12):
+        moved = weighted_means(x, a, kmeans._without_empty(nearest, a * distance, search.blocks), 60)
+        changed = (moved != centres).any(1)
+        skipped += int((~changed).sum())
+        nearest, distance = search.again(nearest, distance, moved, changed)
+        full = ((x[:, None] - moved) ** 2).sum(2)
+        assert torch.equal(distance, full.amin(1))
+        first = (full == full.amin(1, keepdim=True)).int().argmax(1)
+        assert torch.equal(nearest, first)
+        centres = moved
+    assert skipped > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_chunk_size_threads_and_layout_do_not_show(dtype: torch.dtype) -> None:
+    x, a = random_case(403, 33, 2, dtype)
+    x[200:300] = x[100:200]
+    expected = weighted_kmeans(x, a, 101, 6)
+    blocked = blocked_kmeans(x, a, 101, 6, 64)
+    for chunk in (1, 7, 150, 1000, 4096, 2**22):
+        assert same(weighted_kmeans(x, a, 101, 6, chunk=chunk), expected)
+        assert same(blocked_kmeans(x, a, 101, 6, 64, chunk=chunk), blocked)
+    assert same(weighted_kmeans(x.T.contiguous().T, a, 101, 6), expected)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        assert same(weighted_kmeans(x, a, 101, 6), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_head_does_not_depend_on_its_neighbours() -> None:
+    x, a = random_case(3 * 90, 8, 5, torch.float32)
+    heads, weights = x.view(3, 90, 8), a.view(3, 90)
+    order = [2, 0, 1]
+    batch = [weighted_kmeans(heads[h], weights[h], 22, 8) for h in range(3)]
+    permuted = [weighted_kmeans(h, w, 22, 8) for h, w in zip(heads[order], weights[order], strict=True)]
+    interleaved = heads.transpose(0, 1).contiguous()  # a head as a strided view among the others
+    for place, h in enumerate(order):
+        assert same(batch[h], permuted[place])
+        assert same(batch[h], weighted_kmeans(interleaved[:, h], weights[h], 22, 8))
+    assert not same(batch[0], batch[1])
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    x, a = random_case(50, 4, 0)
+    before = x.clone(), a.clone()
+    weighted_kmeans(x, a, 12, 8)
+    found = weighted_kmeans(x, a, 60, 8)
+    found.centres.zero_()
+    assert torch.equal(x, before[0])
+    assert torch.equal(a, before[1])
+
+
+@pytest.mark.parametrize("power", [-140, -60, 3, 100])
+def test_a_common_factor_of_the_weights_cancels(power: int) -> None:
+    x, a = random_case(120, 6, 3, torch.float32)
+    a = (a * 64).round() + 1  # few digits: exact even where 2^-140 makes them subnormal
+    expected = weighted_kmeans(x, a, 30, 8)
+    scaled = torch.tensor([math.ldexp(float(w), power) for w in a])
+    assert same(weighted_kmeans(x, scaled, 30, 8), expected)
+
+
+def test_weights_matter_and_zero_weights_fall_back_to_plain_means() -> None:
+    x, a = random_case(120, 6, 3)
+    plain = weighted_kmeans(x, torch.ones_like(a), 30, 8)
+    assert not torch.allclose(weighted_kmeans(x, a, 30, 8).centres, plain.centres)
+    assert same(weighted_kmeans(x, torch.zeros_like(a), 30, 8), plain)
+
+
+@pytest.mark.parametrize("K", [20, 21, 1000])
+def test_enough_clusters_is_the_identity(K: int) -> None:
+    x, a = random_case(20, 3, 0)
+    x[4] = x[11]
+    for found in (weighted_kmeans(x, a, K, 8), blocked_kmeans(x, a, K, 8, 6)):
+        assert found.assignment.tolist() == list(range(20))
+        assert torch.equal(found.centres, x)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [100, 101, 5000])
+def test_one_block_is_plain_kmeans(block: int) -> None:
+    x, a = random_case(100, 5, 7)
+    assert same(blocked_kmeans(x, a, 23, 8, block), weighted_kmeans(x, a, 23, 8))
+    assert not same(blocked_kmeans(x, a, 23, 8, 50), weighted_kmeans(x, a, 23, 8))
+
+
+@pytest.mark.parametrize(
+    ("N", "K", "block", "expected"),
+    [
+        (12, 6, 4, [(4, 2), (4, 2), (4, 2)]),
+        (12, 4, 4, [(4, 2), (4, 1), (4, 1)]),
+        (10, 5, 4, [(4, 2), (4, 2), (2, 1)]),
+        (11, 5, 4, [(4, 2), (4, 2), (3, 1)]),  # shares 1.82, 1.82, 1.36
+        (9, 2, 4, [(9, 2)]),  # share 0.89: block doubled to 8; then the last token joins
+        (16, 2, 2, [(8, 1), (8, 1)]),  # share 0.25: blocks of four times two
+        (9, 8, 8, [(8, 7), (1, 1)]),
+        (9, 3, 8, [(9, 3)]),  # the last token's share 0.33 rounds to 0: it joins
+        (5, 1, 2, [(5, 1)]),
+    ],
+)
+def test_clusters_are_divided_over_blocks(
+    N: int, K: int, block: int, expected: list[tuple[int, int]]
+) -> None:
+    assert kmeans._blocks(N, K, block) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(2, 400), st.data())
+def test_division_over_blocks_is_exact(N: int, data: st.DataObject) -> None:
+    K, block = data.draw(st.integers(1, N - 1)), data.draw(st.integers(1, N + 5))
+    parts = kmeans._blocks(N, K, block)
+    assert sum(tokens for tokens, _ in parts) == N
+    assert sum(share for _, share in parts) == K
+    for tokens, share in parts:
+        assert 1 <= share <= tokens
+        assert K * tokens // N <= share <= -(-K * tokens // N)
+    sizes = [tokens for tokens, _ in parts]
+    assert len(set(sizes[:-1])) <= 1
+    # Blocks are no longer than they must be: linear time.
+    assert max(sizes) < 2 * block * -(-N // (K * block))
+
+
+# --- wrong calls ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clusters": 0}, "clusters=0"),
+        ({"clusters": -3}, "clusters=-3"),
+        ({"iters": 0}, "iters=0"),
+        ({"chunk": 0}, "chunk=0"),
+        ({"x": torch.zeros(0, 4), "weights": torch.zeros(0)}, r"shape \(0, 4\)"),
+        ({"x": torch.zeros(5, 0)}, r"shape \(5, 0\)"),
+        ({"x": torch.full((5, 2), torch.nan)}, "size nan"),
+        ({"x": torch.full((5, 2), 1e19)}, r"size 1e\+19"),
+        ({"x": torch.ones(5, 2).half()}, "float16"),
+        ({"weights": torch.ones(5).double()}, "float64"),
+        ({"weights": torch.tensor([1.0, 1.0, -0.5, 1.0, 2.0])}, "span -0.5 to 2"),
+        ({"weights": torch.tensor([1.0, torch.inf, 1.0, 1.0, 1.0])}, "to inf"),
+        ({"weights": torch.tensor([1.0, torch.nan, 1.0, 1.0, 1.0])}, "nan"),
+    ],
+)
+def test_wrong_calls_name_the_value(change: dict[str, object], message: str) -> None:
+    call: dict[str, object] = {"x": torch.ones(5, 2), "weights": torch.ones(5), "clusters": 2, "iters": 3}
+    call |= change
+    with pytest.raises(ValueError, match=message):
+        weighted_kmeans(**call)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        blocked_kmeans(**call, block=2)  # type: ignore[arg-type]
+
+
+def test_an_empty_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="block=0"):
+        blocked_kmeans(torch.ones(5, 2), torch.ones(5), 2, 3, 0)

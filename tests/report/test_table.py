@@ -1,0 +1,116 @@
+"""The table as people see it: at several widths and in a pipe."""
+
+import io
+
+import pytest
+from report_examples import HYBRID, METRICS, experiment, record
+from rich.cells import cell_len
+from rich.console import Console
+
+from kvfw.report.results import Results, summarise
+from kvfw.report.table import break_compose, plain_lines, results_cells, results_table
+
+
+def rendered(results: Results, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(results_table(results, width=width))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def five_rows() -> Results:
+    return summarise(experiment(), {}, METRICS, resamples=200)
+
+
+def test_five_rows_fit_a_hundred_columns_on_a_line_each(five_rows: Results) -> None:
+    lines = rendered(five_rows, 100)
+    assert lines[:7] == [
+        "Compose                     Ratio                 Recall        Ref PPL  KV MB  Tok/s  Needle kept",
+        "─" * 98,
+        "full                         1.00  91.1 ± 3.5 % [79, 96]  1.180 ± 0.009  40.96   17.0            –",
+        "snapkv                       4.00  84.4 ± 2.9 % [71, 92]  1.420 ± 0.034  10.24   20.0         37 %",
+        f"{HYBRID}   4.00  80.0 ± 4.7 % [66, 89]  1.420 ± 0.034  10.24   20.0         37 %",
+        "snapkv                       8.00  46.7 ± 4.7 % [33, 61]  1.740 ± 0.069   5.12   24.0         37 %",
+        "uniform                      8.00     0.0 ± 0.0 % [0, 8]  1.740 ± 0.069   5.12   24.0         37 %",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_nothing_is_wider_than_the_terminal(five_rows: Results, width: int) -> None:
+    assert max(cell_len(line) for line in rendered(five_rows, width)) <= width
+
+
+def test_at_eighty_columns_intervals_go_below_and_compositions_break_between_stages(
+    five_rows: Results,
+) -> None:
+    lines = rendered(five_rows, 80)
+    assert lines[6].startswith("snapkv:0.8         4.00  80.0 ± 4.7 %  1.420 ± 0.034")
+    assert lines[7].split() == ["+ewmeans_pre:0.2", "[66,", "89]"]
+
+
+def test_a_pipe_gets_one_line_per_row_and_notes_that_start_with_a_hash(five_rows: Results) -> None:
+    lines = plain_lines(five_rows)
+    rows, notes = lines[:6], lines[6:]
+    assert rows[3].split("  ")[0] == HYBRID
+    assert len({cell_len(row) for row in rows}) == 1
+    assert notes == [
+        "# n = 45 trials in every row. ± standard error over runs (context × seed). "
+        "[ , ] Wilson 95 % interval, trials taken as independent.",
+        "# Tok/s without 42 of a row's trials: timed in the first trial of each length only.",
+        "# Needle kept –: nothing was compressed.",
+    ]
+
+
+def test_unfinished_rows_show_their_n_and_what_they_lack() -> None:
+    trials = [record("full", "ratio=1", ratio=1.0), record(seed=0), record(seed=1, ratio=None)]
+    cells = results_cells(summarise(trials, {}, METRICS))
+    assert cells.heading == ("Compose", "Ratio", "n", "Recall")
+    assert cells.rows == (
+        ("full", "1.00", "1", "100.0 % [21, 100]"),
+        ("snapkv", "4.00", "2", "100.0 ± 0.0 % [34, 100]"),
+    )
+    assert cells.notes[1:] == ("Recall has no ±: a standard error needs two runs or more, there is 1.",)
+
+
+def test_notes_are_said_once_and_bounded() -> None:
+    trials = [
+        record(
+            "full",
+            seed=seed,
+            ratio=None,
+            metrics={"ref_ppl": None},
+            reasons={"ref_ppl": f"reason {seed // 2}"},
+        )
+        for seed in range(40)
+    ]
+    notes = results_cells(summarise(trials, {}, METRICS)).notes
+    assert notes[1] == "Ratio –: no trial has a value."
+    assert notes[2] == "Ref PPL –: reason 0."
+    assert notes[-1] == "13 more such notes are in the results file."
+    assert len(notes) == len(set(notes)) == 10
+
+
+def test_a_bootstrap_interval_of_few_runs_is_marked() -> None:
+    trials = [record(seed=seed, metrics={"ref_ppl": 1.0 + seed}) for seed in range(3)]
+    cells = results_cells(summarise(trials, {}, METRICS), columns={"ref_ppl": "ci95"})
+    assert cells.rows[0][2] == "2.000 ± 0.577 [1.000, 3.000]"
+    assert "Few runs: bootstrap intervals are rough." in cells.notes[0]
+
+
+def test_a_table_without_rows_is_a_heading() -> None:
+    assert plain_lines(summarise([], {}, METRICS)) == ["Compose  Ratio"]
+    assert rendered(summarise([], {}, METRICS), 80)[0] == "Compose  Ratio"
+
+
+@pytest.mark.parametrize(
+    ("width", "broken"),
+    [(26, HYBRID), (20, "snapkv:0.8\n+ewmeans_pre:0.2"), (3, "snapkv:0.8\n+ewmeans_pre:0.2")],
+)
+def test_compositions_break_before_a_plus(width: int, broken: str) -> None:
+    assert break_compose(HYBRID, width) == broken
+
+
+def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
+    results = summarise([record("[bold]x[/bold]"), record("full", "ratio=1")], {}, METRICS)
+    assert any("[bold]x[/bold]" in line for line in rendered(results, 100))

@@ -1,0 +1,99 @@
+"""Records refuse what could not be trusted later, and survive JSON unchanged."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from store_examples import numbered
+
+from kvfw.core.records import TrialKey, TrialRecord
+
+FIELDS = {"key": numbered(0).key, "ratio": 4.0, "prompt_sha256": "0" * 64, "answer": "a", "response": "r"}
+
+
+def build(**changed: object) -> TrialRecord:
+    return TrialRecord.model_validate({**FIELDS, "metrics": {}, **changed})
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_no_field_takes_nan_or_infinity(bad: float) -> None:
+    for field in (
+        {"metrics": {"recall": bad}},
+        {"ratio": bad},
+        {"seconds": {"decode": bad}},
+        {"extra": {"slots": bad}},
+    ):
+        with pytest.raises(ValidationError, match="finite"):
+            build(**field)
+
+
+@pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity"])
+def test_reading_refuses_the_tokens_that_are_not_json(token: str) -> None:
+    line = numbered(0).model_dump_json(by_alias=True).replace("0.25", token)
+    assert token in line
+    with pytest.raises(ValidationError):
+        TrialRecord.model_validate_json(line)
+
+
+def test_a_null_needs_a_reason_and_a_reason_a_null() -> None:
+    with pytest.raises(ValidationError, match="null without a reason: recall"):
+        build(metrics={"recall": None})
+    with pytest.raises(ValidationError, match="no null metric of that name: recall"):
+        build(metrics={"recall": 1.0}, reasons={"recall": "because"})
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        build(metrics={"recall": None}, reasons={"recall": ""})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"unknown": 1},
+        {"prompt_sha256": "abc"},
+        {"ratio": 0.0},
+        {"seconds": {"decode": -1.0}},
+        {"metrics": {"recall": True}},
+        {"metrics": {"recall": "1"}},
+        {"response": "\ud800"},
+        {"schema": 2},
+    ],
+)
+def test_wrong_fields_are_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        build(**changed)
+
+
+def test_a_key_hashes_sorts_with_full_first_and_reads_well() -> None:
+    full = TrialKey(compose="full", amount="ratio=1", context=2048, depth=10.0, seed=0)
+    early = TrialKey(compose="apart", amount="ratio=4", context=1024, depth=90.0, seed=0)
+    late = TrialKey(compose="apart", amount="ratio=4", context=1024, depth=10.0, seed=1)
+    assert sorted([late, early, full]) == [full, early, late]
+    assert len({full, full.model_copy(), late}) == 2
+    assert str(late) == "apart ratio=4 at 1024 tokens, depth 10 %, seed 1"
+    assert (late.row, late.run, late.prompt) == (("apart", "ratio=4"), (1024, 1), (1024, 10.0, 1))
+
+
+def test_records_and_keys_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        numbered(0).answer = "other"  # type: ignore[misc]
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    text=st.text(),
+    metrics=st.dictionaries(st.text(min_size=1), st.one_of(st.none(), finite), max_size=5),
+)
+def test_a_record_survives_strict_json(text: str, metrics: dict[str, float | None]) -> None:
+    reasons = {name: "not measured" for name, value in metrics.items() if value is None}
+    record = build(response=text, metrics=metrics, reasons=reasons)
+    line = record.model_dump_json(by_alias=True)
+
+    def refuse(token: str) -> None:
+        raise AssertionError(token)
+
+    assert json.loads(line, parse_constant=refuse)["schema"] == 1
+    assert TrialRecord.model_validate_json(line) == record
