@@ -1,13 +1,26 @@
-"""Fixtures that every room's tests may use."""
+"""Fixtures that every room's tests may use. Shapes and types of tensors are checked while tests run."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from jaxtyping import install_import_hook
 
 if TYPE_CHECKING:
     from kvfw.model.load import LoadedModel
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+#: Modules that annotate shapes. (Not all of kvfw: beartype does not understand pydantic's generic classes.)
+SHAPED = sorted(
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    for path in SOURCE.rglob("*.py")
+    if "from jaxtyping import" in path.read_text(encoding="utf-8")
+)
+# Before any of them is imported.
+install_import_hook(SHAPED, "beartype.beartype")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""The command line. Modules here import torch and transformers only inside the commands that need them."""

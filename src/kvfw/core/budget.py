@@ -1,5 +1,6 @@
 """All arithmetic that turns what a user asks for into slots. Exact: texts become fractions, never floats."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -102,6 +103,12 @@ class Amount:
             )
         return min(slots, middle)
 
+    def least_middle(self) -> int:
+        """Tokens a middle needs at least for one slot, given enough slots."""
+        if self.kind == "ratio":
+            return math.ceil(self.value)
+        return math.ceil(1 / self.value) if self.kind == "keep" else 1
+
     def _way_out(self, middle: int, sinks: int, recent: int) -> str:
         if self.kind == "ratio":
             return f"Use a ratio of at most {middle}, or a longer prompt"
@@ -156,9 +163,7 @@ def check_counts(sinks: int, recent: int) -> None:
     """
     for name, value in (("sinks", sinks), ("recent", recent)):
         if value < 0:
-            raise BudgetError(
-                f"{name} is {value}; it is a number of tokens always kept and must be 0 or more"
-            )
+            raise BudgetError(f"{name} is {value}; it is a number of tokens always kept and must be 0 or more")
 
 
 def effective_ratio(middle: int, slots: Sequence[int]) -> float | None:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import cast
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from kvfw.core.budget import Amount, check_counts, divide
@@ -13,7 +14,7 @@ from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.slots import join, take
 from kvfw.core.registry import Registry
 from kvfw.core.spec import Composition, build_stage
-from kvfw.core.stages import Stage
+from kvfw.core.stages import Stage, check_kept
 from kvfw.core.state import KVState
 from kvfw.errors import RunError
 
@@ -75,7 +76,8 @@ class Compressor:
         eligible = obs.middle
         kept = obs.state.valid & obs.protected
         merged: KVState | None = None
-        for stage, slots in zip(self.stages, self._stage_budgets(budget), strict=True):
+        shares = self._stage_budgets(budget)
+        for stage, slots in zip(self.stages, shares, strict=True):
             count = eligible.sum(-1)
             passes = (slots >= count) & (slots > 0)
             kept = kept | (eligible & passes[..., None])
@@ -85,13 +87,16 @@ class Compressor:
                 continue
             open_slots = eligible & (rest > 0)[..., None]
             outcome = stage.run(obs, score_of, rest, open_slots)
-            check_kept(outcome.kept, open_slots, rest, stage)
+            expected = torch.zeros_like(rest) if stage.consumes_rest else rest
+            check_kept(outcome.kept, open_slots, expected, f"stage {type(stage).__name__}")
             kept = kept | outcome.kept
             merged = outcome.merged
             eligible = eligible & ~outcome.kept
         exact = take(obs.state, kept)
         state = exact if merged is None or merged.width == 0 else join(exact, merged)
-        return reduce(lambda done, stage: stage.finish(done, obs.rope), self.stages, state)
+        for stage, slots in zip(self.stages, shares, strict=True):
+            state = stage.finish(state, obs.rope, slots > 0)
+        return state
 
     def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
         """Every head's budget divided over the stages by their shares, exactly."""
@@ -119,27 +124,6 @@ def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]
     return scores
 
 
-def check_kept(
-    kept: Bool[Tensor, "B Hkv N"],
-    eligible: Bool[Tensor, "B Hkv N"],
-    budget: Int64[Tensor, "B Hkv"],
-    stage: Stage,
-) -> None:
-    """Refuses a selection outside what is eligible or beyond the budget.
-
-    Raises:
-        RunError: naming the stage.
-    """
-    if bool((kept & ~eligible).any()):
-        raise RunError(f"stage {type(stage).__name__} kept tokens that are protected or already taken")
-    counts = kept.sum(-1)
-    expected = torch.zeros_like(budget) if stage.consumes_rest else budget
-    if not torch.equal(counts, expected):
-        raise RunError(
-            f"stage {type(stage).__name__} kept {counts.tolist()} tokens where {expected.tolist()} were asked for"
-        )
-
-
 def compressor(
     composition: Composition, amount: Amount, *, sinks: int, recent: int, registry: Registry | None = None
 ) -> Compressor:
@@ -148,5 +132,5 @@ def compressor(
     Raises:
         BudgetError: negative sinks or recent.
     """
-    stages = tuple(build_stage(stage.text, registry) for stage in composition.stages)
+    stages = tuple(cast(Stage, build_stage(stage.text, registry)) for stage in composition.stages)
     return Compressor(composition, amount, sinks, recent, stages)

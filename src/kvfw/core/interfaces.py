@@ -43,9 +43,7 @@ class Selector(Protocol):
 class Merger(Protocol):
     """Turns many slots into few."""
 
-    def merge(
-        self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]
-    ) -> KVState:
+    def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """At most N slots into exactly ``budget`` per head, ordered by position, masses added up.
 
         ``budget`` is less than the number of valid slots of a head, or 0 where the head has none. ``state`` has
@@ -71,9 +69,7 @@ class Space(Protocol):
 class Allocator(Protocol):
     """Divides a total budget over layers and heads."""
 
-    def allocate(
-        self, total: Int64[Tensor, " B"], kv_heads: Sequence[int]
-    ) -> Sequence[Int64[Tensor, "B Hkv"]]:
+    def allocate(self, total: Int64[Tensor, " B"], kv_heads: Sequence[int]) -> Sequence[Int64[Tensor, "B Hkv"]]:
         """Slots for the middle of every row, per compressed layer and KV head.
 
         Args:

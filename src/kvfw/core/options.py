@@ -51,9 +51,7 @@ class Method(Part):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if not isinstance(getattr(cls, "recipe", None), str):
-            raise TypeError(
-                f"method {cls.__name__} needs a class variable `recipe` with the stage it stands for"
-            )
+            raise TypeError(f"method {cls.__name__} needs a class variable `recipe` with the stage it stands for")
 
 
 def part_option(info: FieldInfo) -> PartOption | None:
@@ -75,4 +73,5 @@ def value_text(value: object) -> str:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    # 10 and 10.0 are one value of a float option, however its default is written.
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -92,9 +92,7 @@ class TrialKey(Frozen):
         return self.order < other.order
 
     def __str__(self) -> str:
-        return (
-            f"{self.compose} {self.amount} at {self.context} tokens, depth {self.depth:g} %, seed {self.seed}"
-        )
+        return f"{self.compose} {self.amount} at {self.context} tokens, depth {self.depth:g} %, seed {self.seed}"
 
 
 class TrialRecord(Frozen):

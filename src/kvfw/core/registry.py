@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from typing import cast
 
 import pluggy
 
@@ -56,9 +57,7 @@ class Registry:
         """
         spec = self.specs.get(("stage", name))
         if spec is None:
-            raise UnknownNameError(
-                unknown("method", name, [n for space, n in self.specs if space == "stage"])
-            )
+            raise UnknownNameError(unknown("method", name, [n for space, n in self.specs if space == "stage"]))
         return spec
 
 
@@ -89,10 +88,13 @@ def register(specs: Iterable[PartSpec]) -> Registry:
     return Registry(table)
 
 
-def collect() -> Registry:
+def collect(plugins: Iterable[EntryPoint] | None = None) -> Registry:
     """Asks kvfw's own plugins and every installed one (entry-point group ``kvfw``) for their parts.
 
     A plugin that cannot be imported or answers with something else becomes a line in ``problems``; all others work.
+
+    Args:
+        plugins: entry points to ask in place of the installed ones.
 
     Raises:
         RequestError: two plugins claim one name.
@@ -102,19 +104,24 @@ def collect() -> Registry:
     problems: list[str] = []
     for module in BUILTIN_PLUGINS:
         manager.register(import_module(module), name=module)
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    if plugins is None:
+        plugins = entry_points(group=GROUP)
+    for entry in sorted(plugins, key=lambda entry: entry.name):
         try:
-            manager.register(entry.load(), name=entry.name)
+            plugin = entry.load()
+            manager.register(plugin, name=entry.name)
         except Exception as error:  # whatever a stranger's module raises is reported by name, not swallowed
             problems.append(f"plugin {entry.name!r} ({entry.value}) cannot be loaded: {error!r}")
+            continue
+        if not any(hook.has_spec() for hook in manager.get_hookcallers(plugin) or ()):
+            problems.append(f"plugin {entry.name!r} ({entry.value}) implements no hook of kvfw, such as kvfw_parts")
     specs: list[PartSpec] = []
-    for implementation in reversed(manager.hook.kvfw_parts.get_hookimpls()):
+    for implementation in manager.hook.kvfw_parts.get_hookimpls():
         # Asked one by one, so that the provider is known and one broken plugin stops no other.
         name = implementation.plugin_name
         try:
-            specs.extend(
-                with_provider(implementation.function(), "kvfw" if name in BUILTIN_PLUGINS else name)
-            )
+            announced = cast(Iterable[PartSpec], implementation.function())
+            specs.extend(with_provider(announced, "kvfw" if name in BUILTIN_PLUGINS else name))
         except Exception as error:
             problems.append(f"plugin {name!r} cannot list its parts: {error!r}")
     return replace(register(specs), problems=tuple(problems))

@@ -99,9 +99,7 @@ def part_class(spec: PartSpec) -> type[Part]:
     try:
         found = spec.load()
     except (ImportError, AttributeError) as error:
-        raise RequestError(
-            f"{spec.kind} {spec.name!r} of {spec.provider} cannot be imported: {error}"
-        ) from error
+        raise RequestError(f"{spec.kind} {spec.name!r} of {spec.provider} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise RequestError(
             f"{spec.kind} {spec.name!r} of {spec.provider}: {spec.target} is not a subclass of kvfw.Part"
@@ -131,16 +129,12 @@ def _resolve_stage(node: PartNode, text: str, registry: Registry) -> tuple[str, 
     return found.canonical, build_stage(f"select(scorer={found.canonical})", registry)
 
 
-def _recipe_stage(
-    method: Method, option_texts: dict[str, str], spec: PartSpec, registry: Registry
-) -> StageForm:
+def _recipe_stage(method: Method, option_texts: dict[str, str], spec: PartSpec, registry: Registry) -> StageForm:
     """The stage a method's recipe describes, its options filled in."""
     try:
         return build_stage(Template(method.recipe).substitute(option_texts), registry)
     except (KeyError, ValueError, SpecError) as error:
-        raise RequestError(
-            f"the recipe of method {spec.name!r} ({spec.provider}) does not work: {error}"
-        ) from error
+        raise RequestError(f"the recipe of method {spec.name!r} ({spec.provider}) does not work: {error}") from error
 
 
 def _resolve(kind: Kind, node: PartNode, text: str, registry: Registry) -> _Resolved:
@@ -170,11 +164,16 @@ def _resolve(kind: Kind, node: PartNode, text: str, registry: Registry) -> _Reso
     try:
         part = cls(**values)
     except ValidationError as error:
-        raise SpecError(f"{node.name}: {_reason(error)}", text, node.at) from None
-    shown = [
-        f"{key}={texts[key]}" for key, info in cls.model_fields.items() if texts[key] != default_text(info)
-    ]
+        raise SpecError(f"{node.name}: {_reason(error)}", text, _fault_at(error, given, node)) from None
+    shown = [f"{key}={texts[key]}" for key, info in cls.model_fields.items() if texts[key] != default_text(info)]
     return _Resolved(node.name + (f"({','.join(shown)})" if shown else ""), part, texts)
+
+
+def _fault_at(error: ValidationError, given: dict[str, OptionNode], node: PartNode) -> int:
+    """Where the value stands that the part's own validation refused; else where the part stands."""
+    place = error.errors()[0]["loc"]
+    option = given.get(str(place[0])) if place else None
+    return node.at if option is None else option.value_at
 
 
 def _no_such_option(name: str, key: str, cls: type[Part]) -> str:

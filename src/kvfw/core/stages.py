@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -34,6 +34,7 @@ class Outcome:
     merged: KVState | None = None
 
 
+@runtime_checkable
 class Stage(Protocol):
     """A stage form, as the compressor sees it."""
 
@@ -54,8 +55,11 @@ class Stage(Protocol):
         """Turns the eligible slots into exactly ``budget`` per head (less than are eligible in every head, or 0)."""
         ...
 
-    def finish(self, state: KVState, rope: Rope | None) -> KVState:
-        """A last change to the whole compressed cache, after all stages ran."""
+    def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
+        """A last change to the compressed cache, after all stages ran.
+
+        ``active``: heads in which the stage has slots; the others must stay as they are.
+        """
         ...
 
 
@@ -83,11 +87,13 @@ class Select(StageForm):
         eligible: Bool[Tensor, "B Hkv N"],
     ) -> Outcome:
         """See :class:`Stage`."""
-        return Outcome(kept=self.selector.select(score_of(self.scorer), budget, eligible))
+        kept = self.selector.select(score_of(self.scorer), budget, eligible)
+        check_kept(kept, eligible, budget, f"selector {type(self.selector).__name__}")
+        return Outcome(kept=kept)
 
-    def finish(self, state: KVState, rope: Rope | None) -> KVState:
+    def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
         """See :class:`Stage`."""
-        return closed_up(state, rope) if self.positions == "cache" and rope is not None else state
+        return closed_up(state, rope, active) if self.positions == "cache" and rope is not None else state
 
 
 class Merge(StageForm):
@@ -123,14 +129,37 @@ class Merge(StageForm):
         if tokens.width == 0:
             return Outcome(kept=kept, merged=empty_like(obs.state))
         weights = take_scores(score_of(self.weight), eligible, tokens.width).masked_fill(~tokens.valid, 0.0)
+        if bool(((weights < 0) | ~weights.isfinite()).any()):
+            raise RunError(
+                f"scorer {type(self.weight).__name__} gave a negative or infinite score in layer {obs.layer}; "
+                "where scores weight a merge they must be finite and 0 or more"
+            )
         merged = merge_in_space(tokens, weights, budget, self.merger, self.space, obs.rope)
         if self.bias == "log":
             merged = replace(merged, bias=torch.where(merged.valid, merged.mass.log(), merged.bias))
         return Outcome(kept=kept, merged=merged)
 
-    def finish(self, state: KVState, rope: Rope | None) -> KVState:
+    def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
         """See :class:`Stage`."""
         return state
+
+
+def check_kept(kept: Tensor, eligible: Bool[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], who: str) -> None:
+    """Refuses a selection that is no mask of the slots, goes outside what is eligible, or misses the budget.
+
+    Raises:
+        RunError: naming ``who``.
+    """
+    if kept.shape != eligible.shape or kept.dtype != torch.bool:
+        raise RunError(
+            f"{who} returned {kept.dtype} of shape {tuple(kept.shape)}; a bool mask of shape "
+            f"{tuple(eligible.shape)} is expected"
+        )
+    if bool((kept & ~eligible).any()):
+        raise RunError(f"{who} kept tokens that are protected or already taken")
+    counts = kept.sum(-1)
+    if not torch.equal(counts, budget):
+        raise RunError(f"{who} kept {counts.tolist()} tokens where {budget.tolist()} were asked for")
 
 
 def take_scores(
@@ -152,7 +181,7 @@ def merge_in_space(
     """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
 
     Raises:
-        RunError: the merger returned another number of slots than its budget.
+        RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
     """
     inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
     merged = merger.merge(inside, weights, budget)
@@ -161,17 +190,22 @@ def merge_in_space(
             f"merger {type(merger).__name__} returned {merged.valid.sum(-1).tolist()} slots where its budget was "
             f"{budget.tolist()}"
         )
+    before, after = tokens.mass.sum(-1), merged.mass.sum(-1)
+    if not torch.equal(before, after):
+        raise RunError(
+            f"merger {type(merger).__name__} returned slots that stand for {after.tolist()} tokens where it was "
+            f"given {before.tolist()}; masses must add up"
+        )
     back = space.inverse(merged, rope)
     keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
     source, untouched = match_untouched(inside, merged)
     spread = source[..., None].expand(-1, -1, -1, tokens.keys.shape[-1])
     keys = torch.where(untouched[..., None], tokens.keys.gather(2, spread), keys)
-    return replace(back, keys=keys, values=values)
+    bias = torch.where(untouched, tokens.bias.gather(-1, source), back.bias)
+    return replace(back, keys=keys, values=values, bias=bias)
 
 
-def match_untouched(
-    before: KVState, after: KVState
-) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
+def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
     """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are the same.
 
     Positions ascend per head, so the candidate is found by binary search.
@@ -182,17 +216,18 @@ def match_untouched(
     same = before.mass.gather(-1, source) == after.mass
     same &= before.positions.gather(-1, source) == after.positions
     same &= (before.keys.gather(2, spread.expand(-1, -1, -1, before.keys.shape[-1])) == after.keys).all(-1)
-    same &= (before.values.gather(2, spread.expand(-1, -1, -1, before.values.shape[-1])) == after.values).all(
-        -1
-    )
+    same &= (before.values.gather(2, spread.expand(-1, -1, -1, before.values.shape[-1])) == after.values).all(-1)
     return source, same & after.valid
 
 
-def closed_up(state: KVState, rope: Rope) -> KVState:
-    """The slots re-rotated to consecutive positions that end at the last one; slots that stay put keep their bits."""
+def closed_up(state: KVState, rope: Rope, active: Bool[Tensor, "B Hkv"]) -> KVState:
+    """The slots of active heads re-rotated to consecutive positions that end at the last one.
+
+    Slots that stay put keep their bits.
+    """
     last = state.positions.max(dim=-1, keepdim=True).values
     steps = torch.arange(1 - state.width, 1, device=last.device, dtype=last.dtype)
-    positions = torch.where(state.valid, last + steps, state.positions)
+    positions = torch.where(state.valid & active[..., None], last + steps, state.positions)
     moved = (positions != state.positions)[..., None]
     turned = rotate(unrotate(state.keys, state.positions, rope), positions, rope).to(state.keys.dtype)
     return replace(state, keys=torch.where(moved, turned, state.keys), positions=positions)

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from kvfw.core.budget import fraction_text
 from kvfw.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -156,11 +157,9 @@ def parse_stages(text: str) -> tuple[StageNode, ...]:
         return (StageNode(stages[0].part, Fraction(1), stages[0].share_at),)
     for stage in stages:
         if stage.share is None:
-            raise reader.fail(
-                f"stage {stage.part.name!r} needs a share, such as {stage.part.name}:0.5", stage.share_at
-            )
+            raise reader.fail(f"stage {stage.part.name!r} needs a share, such as {stage.part.name}:0.5", stage.share_at)
     total = sum((stage.share or Fraction(0) for stage in stages), Fraction(0))
     if total != 1:
-        shares = " + ".join(str(float(stage.share or 0)) for stage in stages)
-        raise reader.fail(f"shares must sum to 1; {shares} = {float(total):g}", stages[-1].share_at)
+        shares = " + ".join(fraction_text(stage.share or Fraction(0)) for stage in stages)
+        raise reader.fail(f"shares must sum to 1; {shares} = {fraction_text(total)}", stages[-1].share_at)
     return tuple(stages)

@@ -27,9 +27,7 @@ class EWMeans(Part):
     iters: int = Field(8, ge=1, description="at most this many assignments; stops when they are stable")
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")
 
-    def merge(
-        self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]
-    ) -> KVState:
+    def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """See :class:`kvfw.core.interfaces.Merger`. Rows and heads are clustered one by one, so none affects another."""
         rows, heads = budget.shape
         width = int(budget.max())
@@ -57,9 +55,7 @@ class EWMeans(Part):
         assignment = clusters.assignment
         # Positions are averaged as offsets from the cluster's first token: equal positions then give back themselves,
         # and float32 is exact enough at any length.
-        first = torch.full((slots,), torch.inf, device=keys.device).scatter_reduce(
-            0, assignment, positions, "amin"
-        )
+        first = torch.full((slots,), torch.inf, device=keys.device).scatter_reduce(0, assignment, positions, "amin")
         offsets = weighted_means((positions - first[assignment])[:, None], a, assignment, slots)[:, 0]
         mean_positions = first + offsets
         order = mean_positions.argsort(stable=True)

@@ -21,11 +21,7 @@ class EWMeansPost(Method):
 
     iters: int = Field(8, ge=1, description="at most this many k-means assignments")
     weight: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
-    bias: Literal["none", "log"] = Field(
-        "none", description="add log mass to each merged slot's attention logit"
-    )
+    bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")
 
-    recipe: ClassVar[str] = (
-        "merge(merger=ewmeans(iters=$iters,block=$block),space=post,weight=$weight,bias=$bias)"
-    )
+    recipe: ClassVar[str] = "merge(merger=ewmeans(iters=$iters,block=$block),space=post,weight=$weight,bias=$bias)"

@@ -17,8 +17,6 @@ class Streaming(Method):
     is re-rotated to position L - N + i.
     """
 
-    positions: Literal["original", "cache"] = Field(
-        "original", description="rotate keys by prompt or cache position"
-    )
+    positions: Literal["original", "cache"] = Field("original", description="rotate keys by prompt or cache position")
 
     recipe: ClassVar[str] = "select(scorer=position,positions=$positions)"

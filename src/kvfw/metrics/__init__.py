@@ -1,0 +1,28 @@
+"""kvfw's own metrics, announced through the plugin hook. Nothing here imports torch."""
+
+from kvfw.core.hookspecs import hookimpl
+from kvfw.core.parts import Kind, PartSpec
+
+
+@hookimpl
+def kvfw_parts() -> tuple[PartSpec, ...]:
+    """The built-in metrics, in table order."""
+    here = "kvfw.metrics"
+    return (
+        PartSpec(Kind.METRIC, "recall", f"{here}.recall:Recall", "the answer occurs in the response"),
+        PartSpec(Kind.METRIC, "ref_ppl", f"{here}.ref_ppl:RefPPL", "perplexity of the full cache's own response"),
+        PartSpec(Kind.METRIC, "kv_mb", f"{here}.kv_mb:KVMegabytes", "bytes of keys and values really held"),
+        PartSpec(
+            Kind.METRIC,
+            "kv_overhead_mb",
+            f"{here}.kv_mb:OverheadMegabytes",
+            "bytes of positions, masses, biases",
+        ),
+        PartSpec(Kind.METRIC, "tok_s", f"{here}.tok_s:TokensPerSecond", "decode speed at batch 1"),
+        PartSpec(
+            Kind.METRIC,
+            "needle_retained",
+            f"{here}.needle_retained:NeedleRetained",
+            "share of needle tokens kept",
+        ),
+    )

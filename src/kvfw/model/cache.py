@@ -22,7 +22,7 @@ class CompressedLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers' own has no annotations
         self.attached = False
         self._clear()
 
@@ -38,6 +38,8 @@ class CompressedLayer(CacheLayerMixin):
         self.tokens: Tensor | None = None
         self._next: Tensor | None = None
         self._unplaced = 0
+        #: The last queries ``[B, H, w, D]`` and their positions ``[B, w]``, kept while a compression may need them.
+        self.window: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of_state(cls, state: KVState, seen: int) -> "CompressedLayer":
@@ -46,6 +48,7 @@ class CompressedLayer(CacheLayerMixin):
         layer.seen = seen
         layer.lazy_initialization(state.keys, state.values)
         layer.tokens = torch.full((state.keys.shape[0],), seen, device=state.keys.device)
+        layer._next = layer.tokens.to(torch.float32)
         layer.hold(state)
         return layer
 
@@ -68,16 +71,16 @@ class CompressedLayer(CacheLayerMixin):
         return self._state
 
     def hold(self, state: KVState) -> None:
-        """Replaces what is stored by a compressed state; nothing of the old one is referred to any more."""
+        """Replaces what is stored by a compressed state; nothing of the old one is referred to any more.
+
+        The next token's position stays what it was: the last slots kept need not be the last tokens seen.
+        """
         self._state = state
         self.keys, self.values = state.keys, state.values
-        self._next = state.positions.amax(dim=(1, 2)) + 1
         self.compressed = True
         self.plain = bool((state.valid & (state.bias == 0)).all())
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Appends new tokens and returns all stored keys and values.
 
         Inside a session their positions are added by :meth:`place`, once attention knows them.
@@ -96,7 +99,7 @@ class CompressedLayer(CacheLayerMixin):
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if self.keys is None:
+        if self.keys is None or self.values is None:
             self.keys, self.values = key_states, value_states
         else:
             self.keys = torch.cat((self.keys, key_states), dim=2)
@@ -185,6 +188,8 @@ class CompressedLayer(CacheLayerMixin):
         )
         self.keys, self.values = self._state.keys, self._state.values
         self.tokens, self._next = change(self.tokens), change(self._next)
+        if self.window is not None:
+            self.window = change(self.window[0]), change(self.window[1])
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Selects rows for beam search."""
@@ -234,13 +239,9 @@ class CacheReport:
         return sum(layer.compress_s for layer in self.layers)
 
     def __str__(self) -> str:
-        lines = [
-            f"{'layer':>5}  {'slots per KV head':<24} {'KV MB':>8} {'overhead MB':>12} {'compress s':>11}"
-        ]
+        lines = [f"{'layer':>5}  {'slots per KV head':<24} {'KV MB':>8} {'overhead MB':>12} {'compress s':>11}"]
         for layer in self.layers:
-            slots = " ".join(map(str, sorted(set(layer.slots)))) + (
-                "" if layer.compressed else "  (not compressed)"
-            )
+            slots = " ".join(map(str, sorted(set(layer.slots)))) + ("" if layer.compressed else "  (not compressed)")
             lines.append(
                 f"{layer.layer:>5}  {slots:<24} {layer.kv_bytes / 2**20:>8.3f} {layer.overhead_bytes / 2**20:>12.3f} "
                 f"{layer.compress_s:>11.4f}"
@@ -258,6 +259,8 @@ class CompressedCache(Cache):
     Sliding-window layers stay transformers' own. ``layers[i].keys`` are the stored slots.
     """
 
+    layers: list[CacheLayerMixin]  # type: ignore[assignment]  # transformers admits more kinds, this cache does not
+
     def __init__(self, layers: Sequence[CacheLayerMixin]) -> None:
         super().__init__(layers=list(layers))
         #: Seconds spent compressing each layer.
@@ -267,10 +270,31 @@ class CompressedCache(Cache):
         """The layers that compression touches."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Slots that attention will see in a layer, and where they start.
+
+        Raises:
+            UnsupportedError: outside ``attach`` transformers makes one mask for all layers, and these differ in slots.
+        """
+        layers = self.compressed_layers()
+        if not all(layer.attached for layer in layers) and len({layer.stored for layer in layers}) > 1:
+            raise UnsupportedError(
+                "the layers of this cache hold different numbers of slots, for which plain attention has no mask; use "
+                "it inside kvfw.attach"
+            )
+        sizes: tuple[int, int] = super().get_mask_sizes(query_length, layer_idx)
+        return sizes
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        for layer in self.layers:
+            layer.reset()
+        self.compress_s = [0.0] * len(self.layers)
+
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Where new queries stand among the slots: after all stored ones, or after all seen in sliding layers."""
         layer = self.layers[layer_idx]
-        return layer.stored if isinstance(layer, CompressedLayer) else int(layer.get_seq_length())
+        return layer.stored if isinstance(layer, CompressedLayer) else layer.get_seq_length()
 
     def state(self, layer: int) -> KVState:
         """The slots of one layer.
@@ -285,9 +309,7 @@ class CompressedCache(Cache):
 
     def report(self) -> CacheReport:
         """Slots and bytes per layer and the seconds spent compressing."""
-        return CacheReport(
-            self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers)))
-        )
+        return CacheReport(self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers))))
 
     def _layer_report(self, index: int) -> LayerReport:
         layer = self.layers[index]

@@ -102,9 +102,7 @@ def config_from_gguf(reader: GGUFReader) -> LlamaConfig:
 
     architecture = _value(reader, "general.architecture")
     if architecture != "llama":
-        raise UnsupportedError(
-            f"only GGUF files of the llama architecture are converted, not {architecture!r}"
-        )
+        raise UnsupportedError(f"only GGUF files of the llama architecture are converted, not {architecture!r}")
     if (scaling := _value(reader, "llama.rope.scaling.type", "none")) != "none":
         raise UnsupportedError(f"GGUF files with {scaling!r} scaling of rotary positions are not converted")
     hidden = int(_value(reader, "llama.embedding_length"))
@@ -157,9 +155,7 @@ def tensors_from_gguf(reader: GGUFReader, config: LlamaConfig) -> dict[str, torc
     return tensors
 
 
-def split_halves(
-    rows: np.ndarray[Any, np.dtype[np.float32]], heads: int
-) -> np.ndarray[Any, np.dtype[np.float32]]:
+def split_halves(rows: np.ndarray[Any, np.dtype[np.float32]], heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Reorder ``rows [heads * D, n]`` from interleaved rotary pairs to the two halves of each head.
 
     Row ``2 i + j`` of a head goes to row ``j * D / 2 + i``.
@@ -175,9 +171,7 @@ def _transformers_name(name: str) -> str:
         case ["blk", layer, part, "weight"] if layer.isdecimal() and part in _LAYER_NAMES:
             return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
         case _:
-            raise UnsupportedError(
-                f"the GGUF file has a tensor {name!r}, which is not a Llama weight known here"
-            )
+            raise UnsupportedError(f"the GGUF file has a tensor {name!r}, which is not a Llama weight known here")
 
 
 _REQUIRED = object()

@@ -51,9 +51,7 @@ def greedy(
 
 
 @torch.inference_mode()
-def continuation_nll(
-    model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]
-) -> tuple[float, ...]:
+def continuation_nll(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
     """Negative log-likelihoods (nats) of tokens 2...T of a continuation, teacher-forced in one forward.
 
     Token 1 comes from the prompt's logits and says nothing about the cache. Empty for a continuation of one token.

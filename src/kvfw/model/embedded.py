@@ -101,9 +101,7 @@ def _make(model: EmbeddedModel, folder: Path, wheels: Path | None, run: PipRunne
     # Left by a process that was killed: the lock is held, so nobody is using them.
     for remains in folder.parent.glob(f"{prefix}*"):
         shutil.rmtree(remains, ignore_errors=True)
-    with tempfile.TemporaryDirectory(
-        prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True
-    ) as scratch_name:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as scratch_name:
         scratch = Path(scratch_name)
         downloads, extracted, ready = (scratch / part for part in ("wheel", "files", "ready"))
         for part in (downloads, extracted):

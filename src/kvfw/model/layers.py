@@ -1,7 +1,7 @@
 """What kvfw sees of a model: its attention layers, and which of them can be compressed."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -48,8 +48,7 @@ def text_config(model: PreTrainedModel) -> Any:
 
 def fresh_layers(model: PreTrainedModel) -> list[CacheLayerMixin]:
     """One empty cache layer per model layer, as transformers itself would make them."""
-    layers: list[CacheLayerMixin] = DynamicCache(config=text_config(model)).layers
-    return layers
+    return cast(list[CacheLayerMixin], DynamicCache(config=text_config(model)).layers)
 
 
 def anatomy(model: PreTrainedModel) -> Anatomy:
@@ -61,18 +60,18 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
     name = type(model).__name__
     config = text_config(model)
     if model.config.is_encoder_decoder:
-        raise UnsupportedError(
-            f"{name} is an encoder-decoder model; kvfw compresses decoder-only language models"
-        )
+        raise UnsupportedError(f"{name} is an encoder-decoder model; kvfw compresses decoder-only language models")
     if not getattr(model, "_supports_attention_backend", False):
-        raise UnsupportedError(
-            f"{name} does not use transformers' attention interface, so kvfw cannot see its queries"
-        )
+        raise UnsupportedError(f"{name} does not use transformers' attention interface, so kvfw cannot see its queries")
     modules = attention_modules(model)
     kinds = [compressible(layer, name) for layer in fresh_layers(model)]
     if len(modules) != len(kinds):
         raise UnsupportedError(
             f"{name} has {len(kinds)} cache layers but {len(modules)} attention layers that kvfw can see"
+        )
+    if not any(kinds):
+        raise UnsupportedError(
+            f"every layer of {name} has a sliding window and is left as it is, so there is nothing to compress"
         )
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     layers = tuple(
@@ -92,9 +91,7 @@ def compressible(layer: CacheLayerMixin, model_name: str) -> bool:
         return True
     if type(layer) is DynamicSlidingWindowLayer:
         return False
-    raise UnsupportedError(
-        f"{model_name} caches with {type(layer).__name__} layers, which kvfw cannot compress"
-    )
+    raise UnsupportedError(f"{model_name} caches with {type(layer).__name__} layers, which kvfw cannot compress")
 
 
 def attention_modules(model: nn.Module) -> tuple[nn.Module, ...]:

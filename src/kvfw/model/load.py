@@ -160,9 +160,7 @@ def load_model(
     place = _place(source, ask)
     config = _read_config(place, trust_remote_code)
     if place.answer.has_safetensors is False:
-        raise UnsupportedError(
-            f"the hub model {place.source.name!r} has no safetensors weights; only those are read"
-        )
+        raise UnsupportedError(f"the hub model {place.source.name!r} has no safetensors weights; only those are read")
     tokenizer = _read_tokenizer(place, trust_remote_code)
     with _explained(place), _without_bars(place):
         causal: Any = AutoModelForCausalLM
@@ -231,9 +229,7 @@ def choose_dtype(text: str, device: torch.device) -> torch.dtype | Literal["auto
         case "bfloat16":
             return torch.bfloat16
         case _:
-            raise OptionError(
-                f"dtype {text!r} does not exist here; use one of {', '.join(get_args(DTypeName))}"
-            )
+            raise OptionError(f"dtype {text!r} does not exist here; use one of {', '.join(get_args(DTypeName))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +316,9 @@ def _refuse_other_kinds(name: str, config: PreTrainedConfig) -> None:
     # Encoders can be loaded as if they were causal, attend both ways all the same, and give nonsense.
     architectures: list[str] = getattr(config, "architectures", None) or []
     own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    is_encoder = any(a.endswith("ForMaskedLM") for a in architectures) and not getattr(
-        config, "is_decoder", False
-    )
+    is_encoder = any(a.endswith("ForMaskedLM") for a in architectures) and not getattr(config, "is_decoder", False)
     if is_encoder or (type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not own_code):
-        raise UnsupportedError(
-            f"{name!r} ({config.model_type}) is not a causal language model known to transformers"
-        )
+        raise UnsupportedError(f"{name!r} ({config.model_type}) is not a causal language model known to transformers")
 
 
 def _check_attention(implementation: str | None, trust_remote_code: bool) -> None:
@@ -368,14 +360,10 @@ def _explained(place: _Place) -> Iterator[None]:
                 "if you trust its author"
             ) from error
         if isinstance(error, ImportError):
-            raise UnsupportedError(
-                f"{place.source.name!r} needs a package that is missing: {error}"
-            ) from error
+            raise UnsupportedError(f"{place.source.name!r} needs a package that is missing: {error}") from error
         if place.source.kind == "hub":
             raise explain_hub_failure(place.source.name, place.answer, error) from error
-        raise UnsupportedError(
-            f"{place.source.name!r} ({place.location}) cannot be loaded: {error}"
-        ) from error
+        raise UnsupportedError(f"{place.source.name!r} ({place.location}) cannot be loaded: {error}") from error
 
 
 @contextmanager

@@ -18,9 +18,10 @@ def layer_mask(state: KVState, new: int, query: Tensor, *, plain: bool) -> Tenso
         plain: no slot is empty or biased.
 
     Returns:
-        None where attention needs no mask; a boolean mask ``[1, 1, new, N]`` for a plain state; else an additive mask
-        ``[B, H, new, N]`` in the query's dtype. A bias per KV head is expanded to all query heads: attention would
-        broadcast it over the wrong axis without complaint.
+        None where attention needs no mask; else an additive mask in the query's dtype, ``[1, 1, new, N]`` for a plain
+        state and ``[B, H, new, N]`` for any other. Never a boolean one: eager attention would add it to the logits as
+        0 and 1. A bias per KV head is expanded to all query heads: attention would broadcast it over the wrong axis
+        without complaint.
     """
     if plain and new == 1:
         return None
@@ -29,7 +30,8 @@ def layer_mask(state: KVState, new: int, query: Tensor, *, plain: bool) -> Tenso
     own = width - new + torch.arange(new, device=query.device)
     causal = slots[None, :] <= own[:, None]
     if plain:
-        return causal[None, None]
+        mask = torch.zeros(causal.shape, dtype=query.dtype, device=query.device)
+        return mask.masked_fill_(~causal, -torch.inf)[None, None]
     groups = query.shape[1] // state.keys.shape[1]
     bias = state.bias.repeat_interleave(groups, dim=1)[:, :, None]
     mask = bias.masked_fill(~causal, -torch.inf)

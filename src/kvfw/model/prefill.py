@@ -36,36 +36,44 @@ class Prefill:
     tokens: int
     seconds: float
 
-    def full(self) -> CompressedCache:
-        """A cache of the whole prompt, uncompressed."""
-        return self._cache_of({index: obs.state for index, obs in self.observations.items()})
+    def full_states(self) -> dict[int, KVState]:
+        """The prompt's slots by layer, uncompressed."""
+        return {index: obs.state for index, obs in self.observations.items()}
 
-    def compressed(self, compressor: Compressor, allocator: Allocator | None = None) -> CompressedCache:
-        """A cache of the prompt, compressed. The same states as ``attach`` makes."""
-        started = time.perf_counter()
+    def compressed_states(self, compressor: Compressor, allocator: Allocator | None = None) -> dict[int, KVState]:
+        """The prompt's slots by layer, compressed: the same that ``attach`` makes.
+
+        Raises:
+            BudgetError: the prompt is too short for the compressor's amount.
+        """
         each = compressor.middle_slots(torch.tensor([self.tokens]))
         heads = [obs.state.keys.shape[1] for obs in self.observations.values()]
         budgets = (allocator or Uniform()).allocate(each * sum(heads), heads)
-        states = {
+        return {
             index: compressor.compress(obs, budget.to(obs.state.keys.device))
             for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
         }
-        cache = self._cache_of(states)
-        cache.compress_s[0] = time.perf_counter() - started
-        return cache
 
-    def _cache_of(self, states: dict[int, KVState]) -> CompressedCache:
-        layers = [
-            CompressedLayer.of_state(states[i], self.tokens) if i in states else copy.copy(layer)
-            for i, layer in enumerate(self.cache.layers)
-        ]
-        return CompressedCache(layers)
+    def cache_of(self, states: dict[int, KVState]) -> CompressedCache:
+        """A new cache that holds these states, and copies of the sliding-window layers. It may grow; nothing is shared."""
+        return CompressedCache(
+            [
+                CompressedLayer.of_state(states[i], self.tokens) if i in states else copy.copy(layer)
+                for i, layer in enumerate(self.cache.layers)
+            ]
+        )
+
+    def full(self) -> CompressedCache:
+        """A cache of the whole prompt, uncompressed."""
+        return self.cache_of(self.full_states())
+
+    def compressed(self, compressor: Compressor, allocator: Allocator | None = None) -> CompressedCache:
+        """A cache of the compressed prompt."""
+        return self.cache_of(self.compressed_states(compressor, allocator))
 
 
 @torch.inference_mode()
-def prefill(
-    model: PreTrainedModel, input_ids: Sequence[int], needs: Needs, *, sinks: int, recent: int
-) -> Prefill:
+def prefill(model: PreTrainedModel, input_ids: Sequence[int], needs: Needs, *, sinks: int, recent: int) -> Prefill:
     """Runs a prompt of one row through the model and keeps what was asked to be observed.
 
     Raises:

@@ -1,5 +1,6 @@
 """Reads how a model rotates its keys from the model's own rotary module, as it is when asked."""
 
+import copy
 import inspect
 import sys
 from collections.abc import Callable
@@ -8,9 +9,13 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from kvfw.core.rope import Layout, Rope, rotate
 from kvfw.errors import UnsupportedError
+from kvfw.model.switch import routed
+
+PROBE_POSITIONS = (0, 5, 17)
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class RotaryReader:
         return Rope(inv_freq.detach().float().clone(), scaling, self.layout)
 
 
-def rotary_reader(model: nn.Module, attentions: tuple[nn.Module, ...]) -> RotaryReader:
+def rotary_reader(model: PreTrainedModel, attentions: tuple[nn.Module, ...]) -> RotaryReader:
     """Finds the rotary module of a model and how it pairs coordinates.
 
     Args:
@@ -50,22 +55,86 @@ def rotary_reader(model: nn.Module, attentions: tuple[nn.Module, ...]) -> Rotary
     Raises:
         UnsupportedError: the model's rotation is none that kvfw knows how to undo.
     """
-    module = next(
-        (m for name, m in model.named_modules() if name.split(".")[-1].startswith("rotary_emb")), None
-    )
+    module = next((m for name, m in model.named_modules() if name.split(".")[-1].startswith("rotary_emb")), None)
     config: Any = attentions[0].config
-    rotates = _rotating_layers(config, len(attentions))
     if module is None:
-        return RotaryReader(None, "half", (), rotates)
+        return RotaryReader(None, "half", (), (False,) * len(attentions))
     per_type = not isinstance(getattr(module, "inv_freq", None), Tensor)
     layer_types = tuple(getattr(config, "layer_types", None) or ()) if per_type else ()
+    rotates = _rotating_layers(model, attentions, _probe_tables(module, layer_types)[0].shape[-1])
     return RotaryReader(module, _layout(module, attentions[0], layer_types), layer_types, rotates)
 
 
-def _rotating_layers(config: Any, layers: int) -> tuple[bool, ...]:
-    """Layers without RoPE are marked 0 in ``no_rope_layers`` by the families that have them."""
-    marks = getattr(config, "no_rope_layers", None)
-    return tuple(bool(mark) for mark in marks) if marks else (True,) * layers
+class _KeyProbe:
+    """Stands in for attention and remembers the keys it was given."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """Zeros of the right shape."""
+        self.keys = key
+        return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
+
+    def see_padding(self, padding: Tensor | None) -> None:
+        """There is none."""
+
+
+@torch.no_grad()
+def _rotating_layers(model: PreTrainedModel, attentions: tuple[nn.Module, ...], rotary_dim: int) -> tuple[bool, ...]:
+    """Whether each layer rotates its keys, asked of the layers themselves: tables of NaN leave their mark.
+
+    Some families rotate in their sliding-window layers only, and say so nowhere but in the forward. Layers alike in all
+    their plain attributes are asked once.
+
+    Raises:
+        UnsupportedError: a layer rotates other coordinates than the leading ones.
+    """
+    answers: dict[object, bool] = {}
+    rotates: list[bool] = []
+    probe = _KeyProbe()
+    with routed(model, probe):
+        for attention in attentions:
+            alike = (type(attention), *_plain_attributes(attention))
+            if alike not in answers:
+                answers[alike] = _rotates(attention, model.dtype, rotary_dim, probe)
+            rotates.append(answers[alike])
+    return tuple(rotates)
+
+
+def _plain_attributes(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """All that can make two layers of one class differ, apart from their weights and their place."""
+    return tuple(
+        (name, value)
+        for name, value in sorted(vars(module).items())
+        if name != "layer_idx" and isinstance(value, bool | int | float | str | None)
+    )
+
+
+def _rotates(attention: nn.Module, dtype: torch.dtype, rotary_dim: int, probe: _KeyProbe) -> bool:
+    if "position_embeddings" not in inspect.signature(attention.forward).parameters:
+        return True
+    config: Any = attention.config
+    like = next(attention.parameters())
+    hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=like.device)
+    table = torch.full((1, 1, rotary_dim), torch.nan, dtype=dtype, device=like.device)
+    attention(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
+    assert probe.keys is not None
+    turned = probe.keys.isnan()[0, 0, 0]
+    if bool(turned.any()) and not bool(turned[:rotary_dim].all() and not turned[rotary_dim:].any()):
+        raise UnsupportedError(
+            f"{type(attention).__name__} rotates other coordinates of its keys than the leading {rotary_dim}, which "
+            "kvfw cannot undo"
+        )
+    return bool(turned.any())
 
 
 def _table(module: nn.Module, layer_type: str | None) -> tuple[Tensor, float]:
@@ -75,25 +144,34 @@ def _table(module: nn.Module, layer_type: str | None) -> tuple[Tensor, float]:
 
 
 @torch.no_grad()
+def _probe_tables(module: nn.Module, layer_types: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+    """The model's own cosines and sines ``[1, 3, rotary_dim]`` at the probe's positions, in float32.
+
+    Asked of a copy: dynamic variants change their frequencies whenever they are called.
+    """
+    layer_type = layer_types[0] if layer_types else None
+    inv_freq, _ = _table(module, layer_type)
+    x = torch.zeros(1, device=inv_freq.device)
+    # Two-dimensional ids do for models that take one row per axis too: text has the same position on every axis.
+    positions = torch.tensor([PROBE_POSITIONS], device=inv_freq.device)
+    own = copy.deepcopy(module)
+    takes_type = "layer_type" in inspect.signature(module.forward).parameters
+    tables: tuple[Tensor, Tensor] = own(x, positions, layer_type) if takes_type else own(x, positions)
+    return tables
+
+
+@torch.no_grad()
 def _layout(module: nn.Module, attention: nn.Module, layer_types: tuple[str, ...]) -> Layout:
     """Rotates a probe with the model's own functions and finds the layout that gives the same."""
-    apply: Callable[..., Any] | None = getattr(
-        sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None
-    )
+    apply: Callable[..., Any] | None = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
     name = type(attention).__name__
     if apply is None:
-        raise UnsupportedError(
-            f"{name} has no apply_rotary_pos_emb, so kvfw cannot tell how it rotates its keys"
-        )
-    layer_type = layer_types[0] if layer_types else None
-    inv_freq, scaling = _table(module, layer_type)
+        raise UnsupportedError(f"{name} has no apply_rotary_pos_emb, so kvfw cannot tell how it rotates its keys")
+    inv_freq, scaling = _table(module, layer_types[0] if layer_types else None)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 1, 3, 2 * inv_freq.numel(), generator=generator).to(inv_freq.device)
-    positions = torch.tensor([[0, 5, 17]], device=inv_freq.device)
-    # Two-dimensional ids do for models that take one row per axis too: text has the same position on every axis.
-    takes_type = "layer_type" in inspect.signature(module.forward).parameters
-    tables = module(x, positions, layer_type) if takes_type else module(x, positions)
-    _, theirs = apply(x, x, *tables)
+    positions = torch.tensor([PROBE_POSITIONS], device=inv_freq.device)
+    _, theirs = apply(x, x, *_probe_tables(module, layer_types))
     for layout in get_args(Layout):
         ours = rotate(x, positions[:, None].float(), Rope(inv_freq.float(), scaling, layout))
         if torch.allclose(ours, theirs.float(), atol=1e-4):

@@ -2,9 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -74,7 +75,6 @@ class Session:
         self.observations: dict[int, Observation] = {}
         self._base = text_config(model)._attn_implementation
         self._padding: Tensor | None = None
-        self._windows: dict[int, tuple[Tensor, Tensor]] = {}
         self._budgets: dict[int, Tensor] = {}
 
     @contextmanager
@@ -118,14 +118,15 @@ class Session:
         assert isinstance(index, int)
         count = query.shape[2]
         layer.place(self._positions(layer, query, kwargs), self._real(count))
-        self._keep_window(index, query, layer)
+        self._keep_window(query, layer)
         if not layer.compressed:
             output = self._attention(module)(module, query, key, value, attention_mask, **kwargs)
             if self._prompt_is_over(layer):
                 self._event(self.anatomy.layers[index], layer, kwargs)
             return output
         mask = layer_mask(layer.state, count, query, plain=layer.plain)
-        output = self._attention(module, masked=mask is not None)(module, query, key, value, mask, **kwargs)
+        attention = self._attention(module, mask, kwargs)
+        output = attention(module, query, key, value, mask, **kwargs)
         if self.plan.recompress and count > 1:
             self._event(self.anatomy.layers[index], layer, kwargs)
         return output
@@ -137,9 +138,18 @@ class Session:
         layer = self.cache.layers[index]
         return layer if isinstance(layer, CompressedLayer) and layer.keys is key else None
 
-    def _attention(self, module: nn.Module, *, masked: bool = False) -> Attention:
-        """The model's own attention function; FlashAttention takes no bias, so masked layers then run on sdpa."""
-        name = "sdpa" if masked and self._base.startswith(("flash", "flex")) else self._base
+    def _attention(
+        self, module: nn.Module, mask: Tensor | None = None, kwargs: Mapping[str, Any] = MappingProxyType({})
+    ) -> Attention:
+        """The model's own attention function.
+
+        FlashAttention takes no additive mask, so masked layers then run on sdpa; where the logits are capped or heads
+        have sinks of their own, which sdpa refuses or ignores, on eager attention.
+        """
+        name = self._base
+        if mask is not None and name.startswith(("flash", "flex")):
+            special = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
+            name = "eager" if special else "sdpa"
         if name == "eager":
             found: Attention = sys.modules[type(module).__module__].eager_attention_forward
             return found
@@ -162,7 +172,7 @@ class Session:
             return None
         return self._padding[:, -count:].to(torch.bool)
 
-    def _keep_window(self, index: int, query: Tensor, layer: CompressedLayer) -> None:
+    def _keep_window(self, query: Tensor, layer: CompressedLayer) -> None:
         """Keeps copies of the last queries, across chunks and turns, while an event may still need them."""
         width = self.plan.needs.queries
         if width == 0 or (layer.compressed and not self.plan.recompress):
@@ -170,10 +180,10 @@ class Session:
         count = query.shape[2]
         state = layer.state
         positions = state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
-        old = self._windows.get(index)
+        old = layer.window
         queries = query if old is None else torch.cat((old[0], query), dim=2)
         positions = positions if old is None else torch.cat((old[1], positions), dim=1)
-        self._windows[index] = (queries[:, :, -width:].clone(), positions[:, -width:].clone())
+        layer.window = (queries[:, :, -width:].clone(), positions[:, -width:].clone())
 
     def _prompt_is_over(self, layer: CompressedLayer) -> bool:
         end = self.plan.prompt_tokens
@@ -195,11 +205,11 @@ class Session:
             return
         layer.hold(self.plan.compressor.compress(obs, self._budget(part, layer)))
         if not self.plan.recompress:
-            self._windows.pop(part.index, None)
+            layer.window = None
         self.cache.compress_s[part.index] += time.perf_counter() - started
 
     def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
-        queries, query_positions = self._windows.get(part.index, (None, None))
+        queries, query_positions = layer.window if layer.window is not None else (None, None)
         scale = kwargs.get("scaling")
         state = layer.state
         return Observation(

@@ -139,9 +139,7 @@ def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int, se
             values[trial.key.run].append(value)
         else:
             missing[trial.reasons.get(info.name, "not measured in this trial")] += 1
-    return stats.summarise_values(
-        values, proportion=info.proportion, missing=missing, resamples=resamples, seed=seed
-    )
+    return stats.summarise_values(values, proportion=info.proportion, missing=missing, resamples=resamples, seed=seed)
 
 
 def _recall_by_depth(trials: Sequence[TrialRecord]) -> dict[str, DepthHits]:

@@ -112,9 +112,7 @@ def run_se(values_by_run: ValuesByRun) -> Estimate[float]:
         return _finite(float(stats.sem(finite, ddof=1)))
 
 
-def cluster_bootstrap_ci(
-    values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0
-) -> Estimate[Interval]:
+def cluster_bootstrap_ci(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Interval]:
     """95 % percentile interval of the mean over trials; whole runs are drawn, seeds within each context.
 
     Trials of one run share a text, so they are drawn together; contexts are fixed by design, so none is
@@ -178,9 +176,7 @@ def summarise_values(
     filled = dict(_filled(values_by_run))
     values = [value for run in filled.values() for value in run]
     average, error = mean(values), run_se(filled)
-    interval = (
-        _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples, seed=seed)
-    )
+    interval = _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples, seed=seed)
     reasons = {"mean": average.reason, "se": error.reason, "ci95": interval.reason}
     return Summary(
         mean=average.value,

@@ -65,9 +65,7 @@ def plain_lines(results: Results, *, columns: Mapping[str, Detail] = COLUMNS) ->
     return [*lines, *(f"# {note}" for note in cells.notes)]
 
 
-def results_cells(
-    results: Results, *, columns: Mapping[str, Detail] = COLUMNS, break_intervals: bool = False
-) -> Cells:
+def results_cells(results: Results, *, columns: Mapping[str, Detail] = COLUMNS, break_intervals: bool = False) -> Cells:
     """The table's texts. A column whose metric no row has is left out, n is one only where it differs."""
     infos = {info.name: info for info in results.metrics}
     shown = [(infos[name], detail) for name, detail in columns.items() if name in infos]
@@ -100,9 +98,7 @@ def break_compose(compose: str, width: int) -> str:
 def number(value: float, info: MetricInfo, digits: int | None = None) -> str:
     """A metric's value as shown, without its unit; percentages times 100."""
     scaled = value * 100 if info.unit == "%" else value
-    return (
-        f"{scaled:.3g}" if abs(scaled) >= 1e6 else f"{scaled:.{info.digits if digits is None else digits}f}"
-    )
+    return f"{scaled:.3g}" if abs(scaled) >= 1e6 else f"{scaled:.{info.digits if digits is None else digits}f}"
 
 
 def _cell(summary: Summary, info: MetricInfo, detail: Detail, break_interval: bool) -> str:

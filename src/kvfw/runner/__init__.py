@@ -1,0 +1,1 @@
+"""Runs experiments: a grid of trials, one prefill per prompt, one record per trial."""

@@ -55,9 +55,7 @@ class RunFolder:
         problems: what had to be mended when it was opened.
     """
 
-    def __init__(
-        self, path: Path, config: RunConfig, log: TrialLog, lock: FileLock, problems: tuple[str, ...]
-    ) -> None:
+    def __init__(self, path: Path, config: RunConfig, log: TrialLog, lock: FileLock, problems: tuple[str, ...]) -> None:
         self.path = path
         self.problems = problems
         self._config = config
@@ -195,8 +193,7 @@ def _refuse_foreign(folder: Path) -> None:
     others = sorted(name for name in names if name != LOCK_NAME and not name.endswith(TEMPORARY_SUFFIX))
     if others and CONFIG_NAME not in names:
         raise RequestError(
-            f"{folder} is not empty and holds no run ({others[0]} is there, {CONFIG_NAME} is not); "
-            "choose another --out"
+            f"{folder} is not empty and holds no run ({others[0]} is there, {CONFIG_NAME} is not); choose another --out"
         )
 
 
@@ -205,13 +202,10 @@ def _refuse_other(folder: Path, stored: RunConfig, wanted: JsonObject, resume: b
     if differing := differences(stored.settings, wanted):
         listed = "\n  ".join(differing)
         raise RequestError(
-            f"{folder} holds an experiment with other settings; choose another --out or the same settings:"
-            f"\n  {listed}"
+            f"{folder} holds an experiment with other settings; choose another --out or the same settings:\n  {listed}"
         )
     if not resume:
-        raise RequestError(
-            f"{folder} already holds this experiment; add --resume to finish it or choose another --out"
-        )
+        raise RequestError(f"{folder} already holds this experiment; add --resume to finish it or choose another --out")
 
 
 def _remove_leftovers(folder: Path) -> None:

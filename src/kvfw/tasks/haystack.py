@@ -20,6 +20,8 @@ CLEAN_DRAWS = 24
 SENTENCE_TOLERANCE_TOKENS = 8
 #: The farthest a needle may move from the asked depth, in tokens, to stand between two words.
 WORD_TOLERANCE_TOKENS = 32
+#: Tokens decoded to see what stands before a place: enough for a closing quote and a full stop in bytes.
+LOOK_BACK_TOKENS = 8
 #: Least number of starting places of one sort; a text with fewer of them is started at a finer sort.
 ENOUGH_STARTS = 16
 
@@ -52,8 +54,7 @@ def read(path: Path | None) -> str:
         ) from error
     except UnicodeDecodeError as error:
         raise PromptError(
-            f"haystack {path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. "
-            f"Save it as UTF-8."
+            f"haystack {path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save it as UTF-8."
         ) from error
     if not text.strip():
         raise PromptError(f"haystack {path} holds no text. Name a file that does.")
@@ -141,8 +142,9 @@ def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
 def place(tokenizer: Tokenizer, ids: tuple[int, ...], depth_percent: float) -> int:
     """Index in ``ids``, 0 to ``len(ids)``, where a sentence can go in without breaking a word.
 
-    The nearest start of a sentence within ``SENTENCE_TOLERANCE_TOKENS`` of the depth, else the nearest start of a
-    word; both ends of the text count as either. Ties go to the front. A deeper depth never gives an earlier place.
+    The nearest start of a sentence within ``SENTENCE_TOLERANCE_TOKENS`` of the depth, else the nearest start
+    of a word; both ends of the text count as either. Ties go to the front. A deeper depth never gives an
+    earlier place.
 
     Raises:
         PromptError: no word starts within ``WORD_TOLERANCE_TOKENS`` of the depth.
@@ -164,8 +166,9 @@ def place(tokenizer: Tokenizer, ids: tuple[int, ...], depth_percent: float) -> i
             return index
     if word is None:
         raise PromptError(
-            f"no word of the haystack starts within {WORD_TOLERANCE_TOKENS} tokens of depth {depth_percent:g} percent, "
-            f"and the needle must not break one. Use a text with spaces, or another depth or seed."
+            f"no word of the haystack starts within {WORD_TOLERANCE_TOKENS} tokens of depth "
+            f"{depth_percent:g} percent, and the needle must not break one. Use a text with spaces, or "
+            f"another depth or seed."
         )
     return word
 
@@ -173,16 +176,16 @@ def place(tokenizer: Tokenizer, ids: tuple[int, ...], depth_percent: float) -> i
 def outwards(wanted: float, count: int) -> Iterator[int]:
     """All of 0 to ``count``, the nearest to ``wanted`` first, the lower first of two equally near."""
     middle = math.floor(wanted)
-    return heapq.merge(
-        range(middle, -1, -1), range(middle + 1, count + 1), key=lambda index: abs(index - wanted)
-    )
+    return heapq.merge(range(middle, -1, -1), range(middle + 1, count + 1), key=lambda index: abs(index - wanted))
 
 
 def starts_word(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
-    """Whether token ``index`` (at least 1) opens with white space, or follows a mark of an unspaced script."""
-    before = decode(tokenizer, ids[index - 1 : index])
-    both = decode(tokenizer, ids[index - 1 : index + 1])
-    # Some tokenizers show a token's leading space only when another token stands before it.
+    """Whether token ``index``, 1 or more, opens with a space or follows a mark of an unspaced script."""
+    # Some tokenizers show a token's leading space only when another stands before it, and a character may take
+    # several tokens: hence the difference of two texts.
+    first = max(0, index - LOOK_BACK_TOKENS)
+    before = decode(tokenizer, ids[first:index])
+    both = decode(tokenizer, ids[first : index + 1])
     if not both.startswith(before) or len(both) == len(before):
         return False
     return both[len(before)].isspace() or UNSPACED_END.search(before) is not None
@@ -190,4 +193,4 @@ def starts_word(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
 
 def starts_sentence(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
     """Whether the text before token ``index`` ends a sentence."""
-    return SENTENCE_END.search(decode(tokenizer, ids[max(0, index - 6) : index])) is not None
+    return SENTENCE_END.search(decode(tokenizer, ids[max(0, index - LOOK_BACK_TOKENS) : index])) is not None

@@ -1,15 +1,15 @@
-"""Needle in a haystack: a sentence with a random code hidden in a long text, and a question asking for the code.
+"""Needle in a haystack: a sentence with a random code in a long text, and a question that asks for the code.
 
 The prompt is put together from token ids of pieces that are encoded apart::
 
-    template head | haystack, first part | needle | haystack, rest | question and template tail | begun answer
+    template head | haystack, part 1 | needle | haystack, part 2 | question, template tail | begun answer
 
-so its length and the spans in it are exact by construction. The needle replaces nothing: it stands between two
-words.
+so its length and the spans in it are exact by construction. The needle replaces nothing: it stands between
+two words.
 
-Source: G. Kamradt, "Needle In A Haystack - pressure testing LLMs" (2023). Deviations: the needle holds a random
-code in place of a sentence about San Francisco, so that it cannot be guessed; recall is the code's occurrence in
-the response, not a model's grade; the answer is begun for the model unless that is switched off.
+Source: G. Kamradt, "Needle In A Haystack - pressure testing LLMs" (2023). Deviations: the needle holds a
+random code in place of a sentence about San Francisco, so that it cannot be guessed; recall is the code's
+occurrence in the response, not a model's grade; the answer is begun for the model unless switched off.
 """
 
 import hashlib
@@ -18,10 +18,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from kvfw.core.options import Part
 from kvfw.core.task import Prompt, Tokenizer, Trial
 from kvfw.errors import PromptError
 from kvfw.tasks import haystack
@@ -90,17 +89,13 @@ class Ground:
     needle_tokens: int
 
 
-class Niah(BaseModel):
+class Niah(Part):
     """Needle in a haystack: a code hidden in a long text must come back in the response.
 
     Options:
         haystack: UTF-8 text file to hide the needle in; None is the shipped *Moby-Dick*.
         begin_answer: begin the answer for the model, up to the code.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: ClassVar[str] = "niah"
 
     haystack: Path | None = None
     begin_answer: bool = True
@@ -115,8 +110,8 @@ class Niah(BaseModel):
         """Builds every prompt of the grid once: milliseconds each, and nothing can go wrong later.
 
         Raises:
-            PromptError: an empty list or a value given twice; a depth outside 0 to 100; a context without room;
-                a haystack that cannot be read or is too short.
+            PromptError: an empty list or a value given twice; a depth outside 0 to 100; a context without
+                room; a haystack that cannot be read or is too short.
         """
         for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
             check_distinct(what, values)
@@ -133,8 +128,8 @@ class Niah(BaseModel):
         """The prompt of a trial, exactly ``trial.context_tokens`` tokens long.
 
         Text and wording depend on length and seed, the code on the whole trial. The needle stands at
-        ``depth_percent`` of the haystack's tokens, moved to the start of a sentence up to 8 tokens away, or else
-        to the nearest start of a word.
+        ``depth_percent`` of the haystack's tokens, moved to the start of a sentence up to 8 tokens away, or
+        else to the nearest start of a word.
 
         Raises:
             PromptError: as in :meth:`check`, or the tokenizer does not give the needle back as it was.
@@ -154,7 +149,7 @@ class Niah(BaseModel):
         Raises:
             PromptError: the context has no room, or the haystack is too short.
         """
-        rng = stable_random(self.name, context_tokens, seed)
+        rng = stable_random("niah", context_tokens, seed)
         wording = rng.choice(WORDINGS)
         head, tail = frame(tokenizer, wording.question)
         begun = self.begun_ids(tokenizer, tail, wording)
@@ -168,16 +163,14 @@ class Niah(BaseModel):
             )
         source = "(shipped)" if self.haystack is None else str(self.haystack)
         hay = haystack.cut(tokenizer, text, hay_tokens, rng, source)
-        refuse_special(tokenizer, hay, source)
+        refuse_special(tokenizer, hay, text, source)
         return Ground(head, hay, tail, begun, wording, needle_tokens)
 
     def begun_ids(self, tokenizer: Tokenizer, tail: tuple[int, ...], wording: Wording) -> tuple[int, ...]:
         """Ids of the begun answer, after a space unless the tail ends in white space or a special token."""
         if not self.begin_answer:
             return ()
-        fresh_line = (
-            tail[-1] in tokenizer.all_special_ids or haystack.decode(tokenizer, list(tail))[-1:].isspace()
-        )
+        fresh_line = tail[-1] in tokenizer.all_special_ids or haystack.decode(tokenizer, list(tail))[-1:].isspace()
         return encoded(tokenizer, wording.begun if fresh_line else f" {wording.begun}")
 
     def least_tokens(self, tokenizer: Tokenizer) -> int:
@@ -193,7 +186,7 @@ class Niah(BaseModel):
 
     def planted(self, tokenizer: Tokenizer, ground: Ground, trial: Trial) -> Prompt:
         """The shared ground with a trial's own code at the trial's depth."""
-        rng = stable_random(self.name, trial.context_tokens, trial.seed, float(trial.depth_percent))
+        rng = stable_random("niah", trial.context_tokens, trial.seed, float(trial.depth_percent))
         code, needle = fitting_code(tokenizer, ground, rng)
         at = haystack.place(tokenizer, ground.hay, trial.depth_percent)
         begin = len(ground.head) + at
@@ -268,8 +261,8 @@ def frame(tokenizer: Tokenizer, question: str) -> tuple[tuple[int, ...], tuple[i
     parts = rendered.split(MARK)
     if len(parts) != 2:
         raise PromptError(
-            f"the tokenizer's chat template prints the user's message {len(parts) - 1} times; a prompt needs it "
-            f"once. Use a tokenizer whose template prints it once, or one without a template."
+            f"the tokenizer's chat template prints the user's message {len(parts) - 1} times; a prompt "
+            f"needs it once. Use a tokenizer whose template prints it once, or one without a template."
         )
     return encoded(tokenizer, parts[0]), encoded(tokenizer, parts[1])
 
@@ -289,9 +282,7 @@ def check_distinct(what: str, values: Iterable[float]) -> None:
     seen: list[float] = []
     for value in values:
         if value in seen:
-            raise PromptError(
-                f"{what}: {value:g} is given twice; the same trial would count twice. Leave one out."
-            )
+            raise PromptError(f"{what}: {value:g} is given twice; the same trial would count twice. Leave one out.")
         seen.append(value)
     if not seen:
         raise PromptError(f"{what}: none given. Give at least one.")
@@ -308,17 +299,16 @@ def check_depth(depth_percent: float) -> None:
         )
 
 
-def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], source: str) -> None:
+def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], text: str, source: str) -> None:
     """Raises:
     PromptError: the haystack spells out a special token, which would change the structure of the prompt.
     """
     for token in set(hay).intersection(tokenizer.all_special_ids):
         spelled = haystack.decode(tokenizer, [token])
-        # The token for unknown characters is special too, but no text spells it.
-        if spelled in haystack.decode(tokenizer, list(hay)):
+        # The token for unknown characters is special too, but the text does not spell it.
+        if spelled in text:
             raise PromptError(
-                f"haystack {source} holds {spelled!r}, a special token of this tokenizer. "
-                f"Remove it from the text."
+                f"haystack {source} holds {spelled!r}, a special token of this tokenizer. Remove it from the text."
             )
 
 
@@ -330,15 +320,13 @@ def verify(tokenizer: Tokenizer, prompt: Prompt, trial: Trial, sentence: str) ->
     """
     count = len(prompt.input_ids)
     if count != trial.context_tokens:
-        raise PromptError(
-            f"the prompt came out {count} tokens long, not {trial.context_tokens}; please report this."
-        )
+        raise PromptError(f"the prompt came out {count} tokens long, not {trial.context_tokens}; please report this.")
     span = haystack.decode(tokenizer, list(prompt.input_ids[prompt.needle.start : prompt.needle.stop]))
     for what, piece in (("code", prompt.answer), ("needle", sentence)):
         found = prompt.text.count(piece)
         if found != 1 or piece not in span:
             raise PromptError(
-                f"the {what} {piece!r} stands {found} times in the decoded prompt and must stand there once, in "
-                f"the needle. If more often: the haystack has it already; use another haystack or seed. If not: this "
-                f"tokenizer does not give text back as it was (lower-casing, unknown characters); use another."
+                f"the {what} {piece!r} stands {found} times in the decoded prompt and must stand there once. "
+                f"If more often: the haystack has it already; use another haystack or seed. If not: this "
+                f"tokenizer does not give text back as it was (lower case, unknown characters); use another."
             )

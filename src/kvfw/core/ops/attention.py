@@ -33,9 +33,7 @@ def window_attention(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
     return (weights.sum(dim=3) / real.sum(dim=3)).mean(dim=2)
 
 
-def pool_middle(
-    scores: Float[Tensor, "B Hkv N"], obs: Observation, kernel: int, pool: str
-) -> Float[Tensor, "B Hkv N"]:
+def pool_middle(scores: Float[Tensor, "B Hkv N"], obs: Observation, kernel: int, pool: str) -> Float[Tensor, "B Hkv N"]:
     """1-D pooling over the middle only, stride 1, padding ``kernel // 2``; average pooling counts the zero padding.
 
     Protected slots count as padding (pooling over them would leak the sinks' huge attention into their neighbours)

@@ -50,9 +50,7 @@ def counts(assignment: Int64[Tensor, " N"], clusters: int) -> Int64[Tensor, " K"
     return torch.bincount(assignment, minlength=clusters)
 
 
-def cluster_sums(
-    values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int
-) -> Float[Tensor, "K E"]:
+def cluster_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int) -> Float[Tensor, "K E"]:
     """Sum of the values in each cluster, added in an order that is the same in every run; 0 without tokens.
 
     On the CPU ``index_add_`` adds in token order. On other devices it adds atomically, in no order, so there
@@ -168,9 +166,7 @@ def blocked_kmeans(
     return Clusters(torch.cat(assignments), torch.cat(centres))
 
 
-def _lloyd(
-    x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int
-) -> Clusters:
+def _lloyd(x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int) -> Clusters:
     """Lloyd iterations side by side in ``len(shares)`` blocks of equally many tokens, clustered separately.
 
     A block that is stable repeats itself exactly, so iterating on until all are stable changes nothing in it.
@@ -322,9 +318,7 @@ class _Search:
                 here = y[b : b + together, start : start + rows]
                 s = score[: here.shape[0] * here.shape[1] * width].view(*here.shape[:2], width)
                 m = near[: s.numel()].view(s.shape)
-                torch.baddbmm(
-                    offset[b : b + together, None], here, table[b : b + together].mT, alpha=-2, out=s
-                )
+                torch.baddbmm(offset[b : b + together, None], here, table[b : b + together].mT, alpha=-2, out=s)
                 bound = s.amin(2) + margin[b : b + together, start : start + rows]
                 torch.le(s, bound[..., None], out=m)
                 row, column = _true_cells(m.view(-1, width))
@@ -375,9 +369,7 @@ def _true_cells(mask: Bool[Tensor, "n k"]) -> tuple[Int64[Tensor, " p"], Int64[T
     return row[which], word[which] * 8 + byte
 
 
-def _without_empty(
-    nearest: Int64[Tensor, " N"], cost: Float[Tensor, " N"], blocks: _Blocks
-) -> Int64[Tensor, " N"]:
+def _without_empty(nearest: Int64[Tensor, " N"], cost: Float[Tensor, " N"], blocks: _Blocks) -> Int64[Tensor, " N"]:
     """The assignment after every empty cluster took a token of its block; ``cost`` is a_i |x_i - c|^2.
 
     Taking tokens one by one in order of falling cost, a cluster can give away all but the last of its tokens
@@ -398,7 +390,9 @@ def _without_empty(
     gap = _starts(donors // T, B) - _starts(owner, B)
     assignment = nearest.clone()
     assignment[donors[gap[owner] + place[: len(empty)]]] = empty
-    return assignment
+    # A block with as many clusters as tokens keeps its tokens in order, equal ones too.
+    block = place // T
+    return torch.where(blocks.sizes[block] == T, blocks.first[block] + place % T, assignment)
 
 
 def _starts(group: Int64[Tensor, " n"], groups: int) -> Int64[Tensor, " groups"]:
@@ -407,9 +401,7 @@ def _starts(group: Int64[Tensor, " n"], groups: int) -> Int64[Tensor, " groups"]
     return sizes.cumsum(0) - sizes
 
 
-def _segment_sums(
-    values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int
-) -> Float[Tensor, "K E"]:
+def _segment_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int) -> Float[Tensor, "K E"]:
     order = assignment.argsort(stable=True)
     sums: Tensor = torch.segment_reduce(values[order], "sum", lengths=counts(assignment, clusters))
     return sums
@@ -441,16 +433,12 @@ def _checked_weights(
 ) -> Float[Tensor, " N"]:
     """Validates a call; returns the weights scaled by a power of two so that the largest is in [1/2, 1)."""
     if x.numel() == 0:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)}: k-means needs at least 1 token of at least 1 coordinate"
-        )
+        raise ValueError(f"x has shape {tuple(x.shape)}: k-means needs at least 1 token of at least 1 coordinate")
     for name, number in (("clusters", clusters), ("iters", iters), ("chunk", chunk)):
         if number < 1:
             raise ValueError(f"{name}={number}: must be at least 1")
     if x.dtype not in (torch.float32, torch.float64) or weights.dtype != x.dtype:
-        raise ValueError(
-            f"x is {x.dtype} and weights are {weights.dtype}: convert both to float32 or both to float64"
-        )
+        raise ValueError(f"x is {x.dtype} and weights are {weights.dtype}: convert both to float32 or both to float64")
     info = torch.finfo(x.dtype)
     # Largest |coordinate| for which (|y| + |z|)^2 cannot overflow. Written so that NaN fails, too.
     limit = (info.max / x.shape[1]) ** 0.5 / 8

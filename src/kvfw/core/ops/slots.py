@@ -38,7 +38,10 @@ def gather(state: KVState, index: Int64[Tensor, "B Hkv K"]) -> KVState:
 
 
 def join(first: KVState, second: KVState) -> KVState:
-    """All valid slots of both, ordered by position per head; at equal positions those of ``first`` come first."""
+    """All valid slots of both, ordered by position per head; at equal positions exact tokens come first.
+
+    Slots alike in both keep their order, those of ``first`` before those of ``second``.
+    """
     both = KVState(
         keys=torch.cat((first.keys, second.keys), dim=2),
         values=torch.cat((first.values, second.values), dim=2),
@@ -47,7 +50,9 @@ def join(first: KVState, second: KVState) -> KVState:
         bias=torch.cat((first.bias, second.bias), dim=2),
     )
     # Empty slots have position -1 and so come out on the left.
-    ordered = gather(both, both.positions.argsort(dim=-1, stable=True))
+    exact_first = (both.mass != 1).to(torch.uint8).argsort(dim=-1, stable=True)
+    by_position = both.positions.gather(-1, exact_first).argsort(dim=-1, stable=True)
+    ordered = gather(both, exact_first.gather(-1, by_position))
     width = int(ordered.valid.sum(-1).max())
     if width == ordered.width:
         return ordered

@@ -1,0 +1,82 @@
+"""``kvfw generate``."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvfw.cli.options import amount_options, model_options
+from kvfw.errors import PromptError
+
+if TYPE_CHECKING:
+    from kvfw.runner.generate import Sample
+
+
+@click.command("generate")
+@click.argument("prompt", required=False)
+@click.option(
+    "--file",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read the prompt, or its beginning, from a file.",
+)
+@click.option(
+    "--compose", multiple=True, metavar="SPEC", help="Composition. Repeatable.  [default: snapkv:0.8+ewmeans_pre:0.2]"
+)
+@amount_options
+@click.option("--max-new-tokens", type=int, default=64, show_default=True, help="Longest response in tokens.")
+@click.option("--raw", is_flag=True, help="No chat template: let the model continue the text.")
+@model_options
+def command(prompt: str | None, file: Path | None, **options: Any) -> int:
+    """Answer a prompt of your own, with the full cache and compressed, side by side.
+
+    PROMPT is the text; with --file it is put after the file's text. "-" reads it from standard input.
+    """
+    from kvfw.runner.generate import GenerateConfig, generate
+
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    samples = generate(GenerateConfig.of({**given, "prompt": _text(prompt, file)}))
+    _print(samples)
+    return 0
+
+
+def _text(prompt: str | None, file: Path | None) -> str:
+    """The prompt's text.
+
+    Raises:
+        PromptError: there is none, or the file cannot be read.
+    """
+    parts = []
+    if file is not None:
+        try:
+            parts.append(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise PromptError(f"cannot read the prompt from {file}: {error}") from None
+    if prompt == "-":
+        parts.append(sys.stdin.read())
+    elif prompt is not None:
+        parts.append(prompt)
+    text = "\n\n".join(part.strip() for part in parts)
+    if not text:
+        raise PromptError("there is no prompt; give a text, --file FILE, or '-' for standard input")
+    return text
+
+
+def _print(samples: "tuple[Sample, ...]") -> None:
+    """Columns side by side on a wide terminal, one below the other elsewhere."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if console.is_terminal and console.width >= 40 * len(samples):
+        table = Table(show_lines=True, expand=True)
+        for sample in samples:
+            table.add_column(sample.title, ratio=1)
+        table.add_row(*(sample.text for sample in samples))
+        table.add_row(*(sample.numbers for sample in samples))
+        console.print(table)
+        return
+    for sample in samples:
+        click.echo(f"--- {sample.title}: {sample.numbers}\n{sample.text}\n")

@@ -1,0 +1,66 @@
+"""Entry point: the group of commands, and how errors reach the user."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from kvfw.errors import KvfwError
+
+COMMANDS = {
+    "eval": "kvfw.cli.evaluate",
+    "generate": "kvfw.cli.generate",
+    "list": "kvfw.cli.listing",
+    "show": "kvfw.cli.show",
+    "models": "kvfw.cli.models",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="kvfw")
+def cli() -> None:
+    """KV-cache compression of language models: compose methods, evaluate them, trust the numbers.
+
+    \b
+    kvfw eval --compose "snapkv:0.8+ewmeans_pre:0.2"
+    kvfw list methods
+    kvfw show snapkv
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 1 the run failed or was interrupted, 2 the request was wrong."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns the exit code. No traceback for a user's mistake."""
+    try:
+        result: Any = cli.main(args=arguments, prog_name="kvfw", standalone_mode=False)
+    except KvfwError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return 1
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,25 @@
+"""Reference perplexity."""
+
+import math
+from typing import ClassVar
+
+from kvfw.core.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.records import MetricInfo
+
+
+class RefPPL(MetricPart):
+    """Perplexity of the full cache's own greedy response, teacher-forced over the compressed cache.
+
+    ``exp(mean NLL of tokens 2 ... T)``, end token included. Token 1 comes from the prompt's uncompressed logits and
+    says nothing about the compression. Unlike the perplexity of a method's own text it cannot be flattered by
+    repetitive output: every method is asked about the same text.
+    """
+
+    info: ClassVar[MetricInfo] = MetricInfo(name="ref_ppl", title="Ref PPL", digits=3, higher_is_better=False)
+
+    def measure(self, evidence: Evidence) -> Value:
+        """At least 1."""
+        nll = evidence.engine.nll(evidence.reference.tokens)
+        if not nll:
+            return Missing("the full cache's response has one token")
+        return math.exp(math.fsum(nll) / len(nll))

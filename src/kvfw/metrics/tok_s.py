@@ -1,0 +1,22 @@
+"""Decode speed."""
+
+from typing import ClassVar
+
+from kvfw.core.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.records import MetricInfo
+
+
+class TokensPerSecond(MetricPart):
+    """Decode steps per second at batch 1: 16 steps after 2 warm-up steps, in a pass of its own.
+
+    Measured in the first trial of each length only. Wall-clock times of one machine at one moment: compare rows of
+    one run, never rows of two.
+    """
+
+    info: ClassVar[MetricInfo] = MetricInfo(name="tok_s", title="Tok/s", unit="1/s", digits=1, higher_is_better=True)
+
+    def measure(self, evidence: Evidence) -> Value:
+        """Tokens per second."""
+        if not evidence.timed:
+            return Missing("timed in the first trial of each length only")
+        return evidence.engine.tokens_per_second()

@@ -1,0 +1,132 @@
+"""The whole job: check, load, run what is missing, write the files of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from kvfw.core.records import RowKey, TrialRecord
+from kvfw.core.registry import Registry, default_registry
+from kvfw.report.results import Results, summarise
+from kvfw.report.samples import samples_markdown
+from kvfw.runner.config import EvalConfig
+from kvfw.runner.facts import facts
+from kvfw.runner.prepare import Plan, prepare
+from kvfw.store.run_folder import RunFolder
+
+
+class Progress(Protocol):
+    """Is told how an evaluation goes on."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+        ...
+
+    def begin(self, folder: Path, total: int, done: int) -> None:
+        """``total`` trials make the run, ``done`` of them were recorded before."""
+        ...
+
+    def prompt(self, text: str) -> None:
+        """A prompt is being prefilled."""
+        ...
+
+    def trial(self, record: TrialRecord) -> None:
+        """One more trial is safe on disk."""
+        ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def begin(self, folder: Path, total: int, done: int) -> None:
+        """Nothing."""
+
+    def prompt(self, text: str) -> None:
+        """Nothing."""
+
+    def trial(self, record: TrialRecord) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished run.
+
+    Args:
+        results: what ``results.json`` holds.
+        folder: where the run's files are.
+    """
+
+    results: Results
+    folder: Path
+
+
+def evaluate(config: EvalConfig, *, progress: Progress | None = None, registry: Registry | None = None) -> Evaluation:
+    """Runs an experiment, or what is missing of it, and writes its files.
+
+    Everything about the request is checked before weights load. Each trial is on disk as soon as it is measured; on
+    an interruption ``results.json`` covers what there is.
+
+    Raises:
+        RequestError: the request is wrong; nothing was run.
+        RunError: a download, a part or the disk failed; finished trials are safe.
+    """
+    tell = progress if progress is not None else Silent()
+    found = registry if registry is not None else default_registry()
+    for problem in found.problems:
+        tell.note(problem)
+    plan = prepare(config, found)
+    path = config.out if config.out is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    with RunFolder.open(path, plan.settings, resume=config.resume, facts=facts(config, found)) as folder:
+        for problem in folder.problems:
+            tell.note(problem)
+        records, problems = folder.records()
+        for problem in problems:
+            tell.note(problem)
+        try:
+            _run_missing(plan, folder, records, tell)
+        finally:
+            results = _write(plan, folder)
+    return Evaluation(results, path)
+
+
+def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], tell: Progress) -> None:
+    done = {record.key for record in records}
+    # Only now, so that a wrong request costs no time.
+    from kvfw.model.load import load_model
+    from kvfw.runner.trial import run_prompt, trial_key
+
+    work = [
+        (planned, tuple(row for row in plan.rows if trial_key(row.key, planned) not in done))
+        for planned in plan.prompts
+    ]
+    total = len(plan.prompts) * len(plan.rows)
+    tell.begin(folder.path, total, total - sum(len(rows) for _, rows in work))
+    if not any(rows for _, rows in work):
+        return
+    config = plan.config
+    loaded = load_model(
+        plan.source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
+    )
+    for planned, rows in work:
+        if not rows:
+            continue
+        trial = planned.trial
+        tell.prompt(f"{trial.context_tokens} tokens, depth {trial.depth_percent:g} %, seed {trial.seed}")
+        for record in run_prompt(plan, planned, rows, loaded.model, loaded.tokenizer):
+            folder.append(record)
+            tell.trial(record)
+
+
+def _write(plan: Plan, folder: RunFolder) -> Results:
+    """Writes ``results.json`` and ``samples.md`` from what is recorded."""
+    records, _ = folder.records()
+    order: list[RowKey] = [row.key for row in plan.rows]
+    results = summarise(records, plan.settings, [metric.info for metric in plan.metrics], order=order)
+    folder.write_text("results.json", results.to_json())
+    folder.write_text("samples.md", samples_markdown(records, order=order))
+    return results

@@ -1,0 +1,67 @@
+"""Circumstances of a run that are worth keeping but do not decide whether runs are comparable."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kvfw
+from kvfw.core.registry import Registry
+from kvfw.runner.config import EvalConfig
+
+PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
+
+
+def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
+    """Given and defaulted settings apart, versions, revision, hardware, plugins and the time (UTC)."""
+    values = config.model_dump(mode="json")
+    given = config.model_fields_set
+    return {
+        "given": {name: value for name, value in values.items() if name in given},
+        "defaulted": {name: value for name, value in values.items() if name not in given},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "revision": git_revision(Path(kvfw.__file__).parent),
+        "hardware": hardware(),
+        "plugins": sorted({spec.provider for spec in registry.specs.values()}),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """What the run computes on."""
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def git_revision(folder: Path) -> str | None:
+    """Revision of kvfw's own checkout with ``+`` for uncommitted changes; None where it is installed as a package."""
+    try:
+        revision = _git(folder, "rev-parse", "HEAD")
+        return revision + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,0 +1,1 @@
+"""Small builders and slow references for the tests."""
