@@ -29,3 +29,11 @@ def smollm() -> LoadedModel:
     from kvfw.model.load import load_model
 
     return load_model("smollm2-135m", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of two layers with a tokenizer, saved in a folder."""
+    from helpers.tiny_folder import write_tiny_folder
+
+    return write_tiny_folder(tmp_path_factory.mktemp("model") / "tiny")

@@ -38,7 +38,7 @@ def at(position: float) -> Tensor:
     return torch.tensor([[[position]]])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(ropes(), positions, st.integers(0, 999))
 def test_unrotate_undoes_rotate(rope: Rope, position: float, seed: int) -> None:
     key = vector(seed)
@@ -47,7 +47,7 @@ def test_unrotate_undoes_rotate(rope: Rope, position: float, seed: int) -> None:
     torch.testing.assert_close(rotate(unrotate(key, at(position), rope), at(position), rope), key, rtol=0, atol=2e-6)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(ropes(), st.floats(0, 64, width=32), st.integers(0, 999))
 def test_rotation_is_that_of_complex_numbers(rope: Rope, position: float, seed: int) -> None:
     key = vector(seed)
@@ -59,7 +59,7 @@ def test_rotation_is_that_of_complex_numbers(rope: Rope, position: float, seed: 
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(ropes(), st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 999))
 def test_rotations_add_up(rope: Rope, p: int, q: int, seed: int) -> None:
     plain = Rope(rope.inv_freq, 1.0, rope.layout)
@@ -68,7 +68,7 @@ def test_rotations_add_up(rope: Rope, p: int, q: int, seed: int) -> None:
     torch.testing.assert_close(twice, rotate(key, at(float(p + q)), plain), rtol=0, atol=1e-3)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(ropes(), positions, st.integers(0, 999))
 def test_only_the_rotary_slice_turns_and_is_scaled(rope: Rope, position: float, seed: int) -> None:
     key = vector(seed)
@@ -79,7 +79,7 @@ def test_only_the_rotary_slice_turns_and_is_scaled(rope: Rope, position: float, 
     torch.testing.assert_close(*lengths, rtol=1e-5, atol=0)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(ropes(), st.integers(0, 999))
 def test_position_zero_changes_nothing_but_scale(rope: Rope, seed: int) -> None:
     plain = Rope(rope.inv_freq, 1.0, rope.layout)
@@ -127,7 +127,7 @@ def test_half_precision_keys_are_turned_in_float32(dtype: torch.dtype) -> None:
 def test_late_positions_do_not_collapse(position: int) -> None:
     """In bfloat16 (and from 2049 on in float16) neighbours share one number, and keys would lose their place."""
     for half in (torch.float16, torch.bfloat16):
-        assert torch.tensor(float(position)).to(half) != position
+        assert float(torch.tensor(float(position)).to(half)) != position
     rope = Rope(torch.tensor([1.0, 0.01]))
     key = vector(0)[..., :4]
     here, before = rotate(key, at(float(position)), rope), rotate(key, at(position - 1.0), rope)

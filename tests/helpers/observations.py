@@ -29,9 +29,7 @@ class Row:
         return self.keys.shape[1]
 
 
-def random_row(
-    length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dtype: torch.dtype = torch.float32
-) -> Row:
+def random_row(length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dtype: torch.dtype = torch.float32) -> Row:
     g = torch.Generator().manual_seed(seed)
     positions = torch.arange(length, dtype=torch.float32)
 
@@ -92,9 +90,7 @@ def reordered(obs: Observation, order: Sequence[int]) -> Observation:
 def rows_of(state: KVState, index: Sequence[int]) -> KVState:
     """Some rows of a state, in the given order."""
     rows = list(index)
-    return KVState(
-        state.keys[rows], state.values[rows], state.positions[rows], state.mass[rows], state.bias[rows]
-    )
+    return KVState(state.keys[rows], state.values[rows], state.positions[rows], state.mass[rows], state.bias[rows])
 
 
 def parts_of(state: KVState) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

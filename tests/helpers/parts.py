@@ -183,8 +183,6 @@ class Dropping(Part):
         )
 
 
-
-
 def _spec(kind: Kind, name: str, cls: type[Part]) -> PartSpec:
     return PartSpec(kind, name, f"{__name__}:{cls.__name__}", "for a test", provider="stranger")
 

@@ -36,10 +36,7 @@ def slow_attention(queries: Tensor, keys: Tensor, scale: float) -> list[Vector]:
     """``[L][L]`` causal attention of one query head over one KV head."""
     q, k = queries.tolist(), keys.tolist()
     length = len(k)
-    return [
-        softmax([scale * dot(q[i], k[j]) for j in range(i + 1)]) + [0.0] * (length - i - 1)
-        for i in range(length)
-    ]
+    return [softmax([scale * dot(q[i], k[j]) for j in range(i + 1)]) + [0.0] * (length - i - 1) for i in range(length)]
 
 
 def slow_window_attention(queries: Tensor, keys: Tensor, scale: float, window: int) -> Vector:

@@ -298,17 +298,18 @@ def test_recompress_compresses_later_turns() -> None:
 
 
 def test_recompress_scores_with_the_last_turns_queries() -> None:
+    # 100 slots hold all of the first turn, so the second compression sees every token: as that of one prompt would.
     model, ids, turn = tiny("llama"), prompt(LENGTH), prompt(40, seed=3)
-    # At ratio 1 for the first event nothing is lost, so the second one sees all tokens: as one prompt would.
-    by = bound("snapkv(window=24)")
-    taken = snapshot(model, torch.cat((ids, turn), dim=1), by).compressed(by)
-    with attach(
-        model, "snapkv(window=24)", ratio=4, recompress=True, prompt_tokens=LENGTH + 40, **PROTECTED
-    ) as cache, torch.inference_mode():
-        forward(model, ids, cache)
-        forward(model, turn, cache)
+    with attach(model, "snapkv(window=24)", slots=100, recompress=True, **PROTECTED) as cache:
+        with torch.inference_mode():
+            forward(model, ids, cache)
+            assert cache.state(0).width == LENGTH
+            forward(model, turn, cache)
+    with attach(model, "snapkv(window=24)", slots=100, **PROTECTED) as whole, torch.inference_mode():
+        forward(model, torch.cat((ids, turn), dim=1), whole)
     for i in range(3):
-        assert torch.equal(cache.state(i).positions, taken.state(i).positions)
+        assert cache.state(i).width == 100
+        assert torch.equal(cache.state(i).positions, whole.state(i).positions)
 
 
 def test_an_old_prompt_leaves_no_queries_behind() -> None:

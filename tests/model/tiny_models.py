@@ -167,7 +167,8 @@ def generate(model: PreTrainedModel, ids: Tensor, new: int, **options: Any) -> T
     """The new tokens of plain greedy ``model.generate``."""
     untyped: Any = model
     options.setdefault("attention_mask", torch.ones_like(ids))
-    out: Tensor = untyped.generate(input_ids=ids, max_new_tokens=new, min_new_tokens=new, do_sample=False, **options)
+    settings = {"max_new_tokens": new, "do_sample": False} | options
+    out: Tensor = untyped.generate(input_ids=ids, **settings)
     return out[:, ids.shape[1] :]
 
 
