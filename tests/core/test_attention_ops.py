@@ -5,10 +5,10 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import pytest
 import torch
-from helpers.observations import SCALE, observe, random_row
-from helpers.slow import slow_pool, slow_topk, slow_window_attention
 from hypothesis import given, settings
 
+from helpers.observations import SCALE, observe, random_row
+from helpers.slow import slow_pool, slow_topk, slow_window_attention
 from kvfw.core.ops.attention import pool_middle, window_attention
 from kvfw.core.ops.topk import rank
 
@@ -53,9 +53,7 @@ def test_a_slot_of_log_mass_counts_as_many_tokens() -> None:
 @pytest.mark.parametrize(("sinks", "recent"), [(2, 3), (0, 0), (5, 0)])
 def test_pooling_sees_the_middle_only(pool: str, kernel: int, sinks: int, recent: int) -> None:
     lengths = [14, 9]
-    obs = observe(
-        [random_row(length, i) for i, length in enumerate(lengths)], sinks=sinks, recent=recent
-    )
+    obs = observe([random_row(length, i) for i, length in enumerate(lengths)], sinks=sinks, recent=recent)
     # Protected slots hold a huge score, as sinks do: none of it may leak.
     scores = torch.rand(obs.protected.shape, generator=torch.Generator().manual_seed(1))
     found = pool_middle(scores.masked_fill(obs.protected, 1e6), obs, kernel, pool)

@@ -178,9 +178,9 @@ def test_an_amount_prints_so_that_it_reads_back(kind: AmountKind, a: int, b: int
 def test_exactly_one_amount_is_given() -> None:
     with pytest.raises(BudgetError, match=r"^give exactly one of ratio=, slots= and keep=; got none of them$"):
         amount()
-    with pytest.raises(BudgetError, match="got ratio=4, slots=100$"):
+    with pytest.raises(BudgetError, match=r"got ratio=4, slots=100$"):
         amount(ratio=4, slots=100)
-    with pytest.raises(BudgetError, match="got ratio=4, slots=0, keep=0$"):
+    with pytest.raises(BudgetError, match=r"got ratio=4, slots=0, keep=0$"):
         amount(ratio=4, slots=0, keep=0)
     assert [a.kind for a in (amount(ratio=4), amount(slots=9), amount(keep=0.5))] == ["ratio", "slots", "keep"]
 

@@ -5,9 +5,9 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
-from helpers.plugins import TINY
 
 import kvfw.methods
+from helpers.plugins import TINY
 from kvfw.core.hookspecs import GROUP, KvfwHooks
 from kvfw.core.options import Method, Part
 from kvfw.core.parts import STAGE_KINDS, Kind, PartSpec
@@ -66,7 +66,7 @@ def test_an_unknown_name_gets_the_closest_ones_and_the_list() -> None:
 
 
 def test_a_name_of_another_kind_is_unknown() -> None:
-    with pytest.raises(UnknownNameError, match="^unknown scorer 'uniform'"):
+    with pytest.raises(UnknownNameError, match=r"^unknown scorer 'uniform'"):
         OWN.get(Kind.SCORER, "uniform")
     assert OWN.stage("uniform").kind is Kind.METHOD
 

@@ -5,11 +5,11 @@ from typing import Literal
 import hypothesis.strategies as st
 import pytest
 import torch
-from helpers.slow import slow_rotate
 from hypothesis import given, settings
 from jaxtyping import TypeCheckError
 from torch import Tensor
 
+from helpers.slow import slow_rotate
 from kvfw.core.rope import Rope, rotate, unrotate
 
 Layout = Literal["half", "interleaved"]
@@ -54,9 +54,7 @@ def test_rotation_is_that_of_complex_numbers(rope: Rope, position: float, seed: 
     inv_freq = rope.inv_freq.tolist()
     slow = slow_rotate(key.flatten().tolist(), position, inv_freq, rope.scaling, rope.layout)
     # The angle itself is a float32, so it is off by up to 64 * 6e-8.
-    torch.testing.assert_close(
-        rotate(key, at(position), rope).flatten(), torch.tensor(slow), rtol=0, atol=5e-5
-    )
+    torch.testing.assert_close(rotate(key, at(position), rope).flatten(), torch.tensor(slow), rtol=0, atol=5e-5)
 
 
 @settings(deadline=None, max_examples=60)

@@ -5,6 +5,9 @@ from dataclasses import FrozenInstanceError, replace
 import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, settings
+from torch import Tensor
+
 from helpers.observations import (
     check_well_formed,
     observe,
@@ -13,9 +16,6 @@ from helpers.observations import (
     same_bits,
     slots_of,
 )
-from hypothesis import given, settings
-from torch import Tensor
-
 from kvfw.core.observation import Needs, protect
 from kvfw.core.ops.slots import append, empty_like, gather, join, take
 from kvfw.core.state import KVState, exact_state
@@ -95,9 +95,7 @@ def test_taking_twice_is_taking_both(case: tuple[KVState, Tensor], seed: int) ->
     both = take(state, chosen & again)
     first = take(state, chosen)
     # The second mask, laid out as the first result is: its slots are found again by their positions.
-    wanted = {
-        (row, head): {slot.position for slot in slots_of(both, row, head)} for row, head in heads(state)
-    }
+    wanted = {(row, head): {slot.position for slot in slots_of(both, row, head)} for row, head in heads(state)}
     mask = torch.zeros_like(first.valid)
     for row, head in heads(state):
         for i in range(first.width):
@@ -147,9 +145,7 @@ def test_results_are_new_tensors() -> None:
 def merged_like(state: KVState, position: float, mass: float) -> KVState:
     """One slot per head at a position of our choice."""
     one = take(state, torch.zeros_like(state.valid).index_fill(2, torch.tensor([0]), True))
-    return replace(
-        one, positions=torch.full_like(one.positions, position), mass=torch.full_like(one.mass, mass)
-    )
+    return replace(one, positions=torch.full_like(one.positions, position), mass=torch.full_like(one.mass, mass))
 
 
 @pytest.mark.parametrize("merged_first", [False, True])
@@ -240,5 +236,19 @@ def test_narrowing_shows_only_what_was_asked_for() -> None:
         obs.narrowed(Needs()).window()
 
 
+def test_narrowing_hides_sums_and_features_that_were_not_asked_for() -> None:
+    obs = observe([random_row(9, 0)], locals_=(0, 4))
+    narrow = obs.narrowed(Needs(column_sums=frozenset({4}), lexical=True))
+    assert torch.equal(narrow.received(4), obs.column_sums[4])
+    assert torch.equal(narrow.rarity(), obs.rarity())
+    with pytest.raises(RunError, match=r"without declaring Needs\(column_sums=\{0\}\)"):
+        narrow.received(0)
+    with pytest.raises(RunError, match=r"without declaring Needs\(lexical=True\)"):
+        obs.narrowed(Needs(queries=4)).rarity()
+
+
 def test_needs_add_up() -> None:
     assert Needs(queries=3) | Needs(queries=8) | Needs() == Needs(queries=8)
+    both = Needs(column_sums=frozenset({0})) | Needs(queries=2, column_sums=frozenset({5}), lexical=True)
+    assert both == Needs(queries=2, column_sums=frozenset({0, 5}), lexical=True)
+    assert Needs() | both == both

@@ -7,9 +7,9 @@ from typing import Literal, get_args, get_origin
 
 import hypothesis.strategies as st
 import pytest
-from helpers.parts import strange_registry
 from hypothesis import given, settings
 
+from helpers.parts import strange_registry
 from kvfw.core.options import default_text, part_option
 from kvfw.core.parts import STAGE_KINDS, Kind
 from kvfw.core.registry import default_registry
@@ -126,7 +126,10 @@ FAULTS = [
     ("¦select", "select needs a scorer as an option"),
     ("snapkv:0.5+¦merge(space=pre):0.5", "merge needs a merger as an option"),
     # order
-    ("ewmeans_pre:0.2+¦snapkv:0.8", "stage 'ewmeans_pre' merges all that is left, so nothing can follow it; put it last"),
+    (
+        "ewmeans_pre:0.2+¦snapkv:0.8",
+        "stage 'ewmeans_pre' merges all that is left, so nothing can follow it; put it last",
+    ),
     ("ewmeans_pre:0.2+ ¦ewmeans_post:0.8", "put it last"),
     ("merge(merger=ewmeans):0.2+¦snapkv:0.8", "stage 'merge' merges all that is left"),
 ]
@@ -163,6 +166,8 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
             value = draw(part_texts(mark.kind, inner))
         elif get_origin(info.annotation) is Literal:
             value = draw(st.sampled_from(get_args(info.annotation)))
+        elif info.annotation is float:
+            value = repr(draw(st.floats(0, 1e6)))
         else:
             assert int in {info.annotation, *get_args(info.annotation)}, f"teach this test about {info}"
             numbers = st.integers(0, 60).map(lambda n: str(2 * n + 1))
@@ -177,15 +182,15 @@ STAGES = [(spec.kind, spec.name) for kind in STAGE_KINDS for spec in default_reg
 
 @st.composite
 def compositions(draw: st.DrawFn) -> str:
-    texts = [draw(part_texts(kind, name)) for kind, name in draw(st.lists(st.sampled_from(STAGES), min_size=1, max_size=4))]
+    texts = [
+        draw(part_texts(kind, name)) for kind, name in draw(st.lists(st.sampled_from(STAGES), min_size=1, max_size=4))
+    ]
     # A merge can only come last.
     selecting = [text for text in texts if not build_stage(text).consumes_rest]
     merging = [text for text in texts if build_stage(text).consumes_rest][:1]
     stages = selecting + merging
     weights = draw(st.lists(st.integers(1, 12), min_size=len(stages), max_size=len(stages)))
-    return "+".join(
-        f"{stage}:{weight}/{sum(weights)}" for stage, weight in zip(stages, weights, strict=True)
-    )
+    return "+".join(f"{stage}:{weight}/{sum(weights)}" for stage, weight in zip(stages, weights, strict=True))
 
 
 def check_canonical(node: PartNode, kind: Kind) -> None:
@@ -228,7 +233,9 @@ def build_text(node: PartNode, order: random.Random) -> str:
 def test_the_syntax_tree_remembers_places() -> None:
     text = "snapkv(window=64, pool = max):0.8 + merge(merger=ewmeans(iters=2)):1/5"
     first, second = parse_stages(text)
-    inner = PartNode("ewmeans", (OptionNode("iters", "2", text.index("iters"), text.index("2)")),), text.index("ewmeans"))
+    inner = PartNode(
+        "ewmeans", (OptionNode("iters", "2", text.index("iters"), text.index("2)")),), text.index("ewmeans")
+    )
     assert first == StageNode(
         PartNode(
             "snapkv",
@@ -258,9 +265,7 @@ def test_methods_are_recipes() -> None:
     assert build_stage("ewmeans_pre(iters=3,block=16,bias=log,weight=position)") == Merge(
         merger=EWMeans(iters=3, block=16), space=Pre(), weight=Position(), bias="log"
     )
-    assert build_stage("streaming(positions=cache)") == Select(
-        scorer=Position(), selector=TopK(), positions="cache"
-    )
+    assert build_stage("streaming(positions=cache)") == Select(scorer=Position(), selector=TopK(), positions="cache")
     assert build_stage("snapkv(kernel=3)") == Select(scorer=SnapKV(kernel=3), selector=TopK())
     assert build_stage("uniform") == build_stage("select(scorer=position,selector=evenly)")
     assert build_part(Kind.SCORER, "snapkv(window=9)") == SnapKV(window=9)
@@ -324,7 +329,10 @@ def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
     ("text", "message"),
     [
         ("absent", "scorer 'absent' of stranger cannot be imported: No module named 'helpers.nowhere'"),
-        ("unnamed", "scorer 'unnamed' of stranger cannot be imported: module 'helpers.parts' has no attribute 'Absent'"),
+        (
+            "unnamed",
+            "scorer 'unnamed' of stranger cannot be imported: module 'helpers.parts' has no attribute 'Absent'",
+        ),
         ("no_part", "scorer 'no_part' of stranger: helpers.parts:STRANGERS is not a subclass of kvfw.Part"),
         ("broken_recipe", "the recipe of method 'broken_recipe' (stranger) does not work: 'by'"),
     ],

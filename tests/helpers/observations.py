@@ -18,11 +18,12 @@ ROPE = Rope(inv_freq=torch.tensor([1.0, 0.1, 0.01]), scaling=1.25)
 
 @dataclass(frozen=True)
 class Row:
-    """One prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``."""
+    """One prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
 
     keys: Tensor
     values: Tensor
     queries: Tensor
+    rare: Tensor
 
     @property
     def length(self) -> int:
@@ -41,22 +42,39 @@ def random_row(length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dty
         keys=turned(kv_heads),
         values=torch.randn(kv_heads, length, VALUE_DIM, generator=g).to(dtype),
         queries=turned(kv_heads * group),
+        rare=(torch.rand(length, generator=g) < 0.3).float(),
     )
 
 
+def received(row: Row, local: int) -> Tensor:
+    """``[Hkv, L]``: attention each key received from queries at least ``local`` positions later."""
+    kv_heads, length, _ = row.keys.shape
+    group = row.queries.shape[0] // kv_heads
+    logits = row.queries.float() @ row.keys.float().repeat_interleave(group, dim=0).mT * SCALE
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    attention = logits.masked_fill(distance < 0, -torch.inf).softmax(-1)
+    return attention.masked_fill(distance < local, 0.0).sum(1).view(kv_heads, group, length).mean(1)
+
+
 def observe(
-    rows: Sequence[Row], *, sinks: int = 2, recent: int = 3, window: int = 8, rope: Rope | None = ROPE
+    rows: Sequence[Row],
+    *,
+    sinks: int = 2,
+    recent: int = 3,
+    window: int = 8,
+    rope: Rope | None = ROPE,
+    locals_: Sequence[int] = (0,),
 ) -> Observation:
-    """The rows as a left-padded batch. The padding holds large numbers: whoever looks at it is found out."""
+    """The rows as a left-padded batch, with all that any scorer may ask for.
+
+    The padding holds large numbers: whoever looks at it is found out.
+    """
     width = max(row.length for row in rows)
 
     def padded(parts: Sequence[Tensor]) -> Tensor:
-        return torch.stack(
-            [
-                torch.cat((torch.full_like(part[:, :1], 50.0).expand(-1, width - part.shape[1], -1), part), dim=1)
-                for part in parts
-            ]
-        )
+        """Padded in dimension 1."""
+        left = [torch.full_like(part[:, :1], 50.0).repeat_interleave(width - part.shape[1], 1) for part in parts]
+        return torch.stack([torch.cat(pair, dim=1) for pair in zip(left, parts, strict=True)])
 
     real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
     positions = (real.cumsum(-1) - 1).to(torch.float32)
@@ -70,6 +88,8 @@ def observe(
         rope=rope,
         queries=padded([row.queries for row in rows])[:, :, width - w :].contiguous(),
         query_positions=positions[:, width - w :].contiguous(),
+        column_sums={local: padded([received(row, local) for row in rows]) for local in locals_},
+        lexical=padded([row.rare[None] for row in rows])[:, 0],
     )
 
 
@@ -78,12 +98,15 @@ def reordered(obs: Observation, order: Sequence[int]) -> Observation:
     index = list(order)
     assert obs.queries is not None
     assert obs.query_positions is not None
+    assert obs.lexical is not None
     return replace(
         obs,
         state=rows_of(obs.state, index),
         protected=obs.protected[index],
         queries=obs.queries[index],
         query_positions=obs.query_positions[index],
+        column_sums={local: sums[index] for local, sums in obs.column_sums.items()},
+        lexical=obs.lexical[index],
     )
 
 
@@ -115,16 +138,11 @@ class Slot:
 
 def slots_of(state: KVState, row: int, head: int) -> list[Slot]:
     """The valid slots of a head, in their order."""
+    columns = [part[row, head].tolist() for part in parts_of(state)]
     return [
-        Slot(
-            float(state.positions[row, head, i]),
-            float(state.mass[row, head, i]),
-            float(state.bias[row, head, i]),
-            tuple(state.keys[row, head, i].tolist()),
-            tuple(state.values[row, head, i].tolist()),
-        )
-        for i in range(state.width)
-        if state.mass[row, head, i] > 0
+        Slot(position, mass, bias, tuple(key), tuple(value))
+        for key, value, position, mass, bias in zip(*columns, strict=True)
+        if mass > 0
     ]
 
 

@@ -50,6 +50,15 @@ def slow_window_attention(queries: Tensor, keys: Tensor, scale: float, window: i
     ]
 
 
+def slow_received(queries: Tensor, keys: Tensor, scale: float, local: int) -> Vector:
+    """Attention each key got from queries at least ``local`` later, mean over the query heads of one KV head."""
+    length = keys.shape[0]
+    maps = [slow_attention(head, keys, scale) for head in queries]
+    return [
+        sum(attention[i][j] for attention in maps for i in range(j + local, length)) / len(maps) for j in range(length)
+    ]
+
+
 def slow_pool(middle: Sequence[float], kernel: int, pool: str) -> Vector:
     """Stride 1, padding ``kernel // 2``; the average counts the zero padding."""
     reach = kernel // 2

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 import torch
+
 from helpers.observations import (
     ROPE,
     SCALE,
@@ -17,7 +18,6 @@ from helpers.observations import (
     slots_of,
 )
 from helpers.slow import dot, mean, slow_clusters, slow_rotate, slow_snapkv, softmax
-
 from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.observation import Observation
@@ -55,9 +55,7 @@ def slow_ewmeans(row: Row, head: int, K: int, space: Space, iters: int, bias: st
     places = [float(SINKS + i) for i in range(M)]
     x = keys
     if space == "pre":
-        x = [
-            slow_rotate(k, -p, INV_FREQ, 1 / ROPE.scaling, "half") for k, p in zip(keys, places, strict=True)
-        ]
+        x = [slow_rotate(k, -p, INV_FREQ, 1 / ROPE.scaling, "half") for k, p in zip(keys, places, strict=True)]
     slots = []
     for members in slow_clusters(x, a, K, iters):
         (position,) = mean(a, [[p] for p in places], members)
@@ -154,7 +152,7 @@ def test_log_bias_makes_merging_equal_slots_exact() -> None:
     keys, values = row.keys.clone(), row.values.clone()
     keys[:, SINKS : SINKS + 12] = keys[:, SINKS + kinds]
     values[:, SINKS : SINKS + 12] = values[:, SINKS + kinds]
-    obs = observe([Row(keys, values, row.queries)], sinks=SINKS, recent=RECENT, window=84)
+    obs = observe([replace(row, keys=keys, values=values)], sinks=SINKS, recent=RECENT, window=84)
     merged = compress("ewmeans_post(bias=log)", obs, [[4, 4]])
     plain = compress("ewmeans_post", obs, [[4, 4]])
     for head in range(2):
@@ -184,4 +182,4 @@ def test_masses_of_merged_slots_add_up() -> None:
     heavy = replace(state, mass=state.mass * torch.tensor([1.0, 5, 1, 1, 2, 1]))
     merged = EWMeans().merge(heavy, torch.ones_like(state.mass), torch.tensor([[2, 3]]))
     assert merged.mass.sum(-1).tolist() == [[11, 11]]
-    check_well_formed(merged)
+    assert bool((merged.positions.diff(dim=-1) >= 0).all())

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from helpers.observations import ROPE, SCALE, Row, observe, random_row, slots_of
-from helpers.slow import slow_rotate, slow_snapkv, slow_topk
 from torch import Tensor
 
+from helpers.observations import ROPE, SCALE, Row, observe, random_row, slots_of
+from helpers.slow import slow_received, slow_rotate, slow_snapkv, slow_topk
 from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.observation import Observation
@@ -89,9 +89,7 @@ def test_even_ranks_are_ranks_of_the_scores() -> None:
 
 
 def test_none_are_chosen_where_none_are_asked_for() -> None:
-    chosen = Evenly().select(
-        torch.zeros(1, 2, 4), torch.tensor([[0, 2]]), torch.tensor([[[False] * 4, [True] * 4]])
-    )
+    chosen = Evenly().select(torch.zeros(1, 2, 4), torch.tensor([[0, 2]]), torch.tensor([[[False] * 4, [True] * 4]]))
     assert chosen[0].sum(-1).tolist() == [0, 2]
 
 
@@ -140,3 +138,41 @@ def test_streaming_by_cache_position_needs_no_rope() -> None:
     obs = observe([random_row(20, 0)], sinks=SINKS, recent=RECENT, rope=None)
     state = compress("streaming(positions=cache)", obs, 4)
     assert kept_positions(state, 0, 0) == with_ends([13, 14, 15, 16], 20)
+
+
+@pytest.mark.parametrize("norm", ["exposure", "none"])
+@pytest.mark.parametrize("local", [0, 4, 30])
+def test_h2o_divides_by_the_queries_that_see_a_key(norm: str, local: int) -> None:
+    rows = [random_row(length, seed) for seed, length in enumerate([21, 15])]
+    obs = observe(rows, sinks=SINKS, recent=RECENT, locals_=(0, local))
+    state = compress(f"h2o(norm={norm},local={local})", obs, 6)
+    for i, row in enumerate(rows):
+        for head in range(2):
+            sums = slow_received(row.queries[2 * head : 2 * head + 2], row.keys[head], SCALE, local)
+            seen_by = [row.length - j - local for j in range(row.length)]
+            scores = [(c if norm == "none" else c / n) if n > 0 else 0.0 for c, n in zip(sums, seen_by, strict=True)]
+            chosen = slow_topk(scores[SINKS : row.length - RECENT], 6)
+            assert kept_positions(state, i, head) == with_ends([SINKS + r for r in chosen], row.length)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 10.0])
+def test_pinned_raises_rare_tokens(strength: float) -> None:
+    rows = [random_row(length, seed) for seed, length in enumerate([21, 15])]
+    obs = observe(rows, sinks=SINKS, recent=RECENT, window=84)
+    state = compress(f"pinned(strength={strength})", obs, 6)
+    for i, row in enumerate(rows):
+        for head in range(2):
+            scores = slow_snapkv(
+                row.queries[2 * head : 2 * head + 2],
+                row.keys[head],
+                SCALE,
+                window=84,
+                kernel=7,
+                pool="avg",
+                sinks=SINKS,
+                recent=RECENT,
+            )
+            rare = row.rare[SINKS : row.length - RECENT].tolist()
+            raised = [(1 + strength * r) * score for r, score in zip(rare, scores, strict=True)]
+            chosen = slow_topk(raised, 6)
+            assert kept_positions(state, i, head) == with_ends([SINKS + r for r in chosen], row.length)

@@ -151,7 +151,7 @@ def test_a_left_padded_batch_equals_one_at_a_time(composition: str, name: str) -
     ids, mask = padded_batch()
     with attach(model, composition, ratio=4, **PROTECTED) as cache:
         batch = generate(model, ids, NEW, attention_mask=mask, cache=cache)
-    layers = [i for i, layer in enumerate(cache.layers) if not layer.is_sliding]
+    layers = [i for i, sliding in enumerate(cache.is_sliding) if not sliding]
     for row, length in enumerate(LENGTHS):
         with attach(model, composition, ratio=4, **PROTECTED) as alone:
             assert torch.equal(generate(model, prompt(length, seed=row), NEW, cache=alone)[0], batch[row])
@@ -227,8 +227,8 @@ def test_chunked_prefill_equals_one_shot(chunks: tuple[int, ...], name: str) -> 
             logits = forward(model, part, cache)
         tokens = greedy_inside(model, cache, logits)
     assert tokens == expected[0].tolist()
-    for i, layer in enumerate(cache.layers):
-        if not layer.is_sliding:
+    for i, sliding in enumerate(cache.is_sliding):
+        if not sliding:
             assert torch.equal(cache.state(i).mass, whole.state(i).mass)
             close(cache.state(i).positions, whole.state(i).positions)
             close(cache.state(i).keys, whole.state(i).keys)
@@ -413,9 +413,7 @@ def test_hidden_states_and_attention_options_still_work() -> None:
             attached = model(input_ids=ids, output_hidden_states=True, cache=cache)
     assert len(attached.hidden_states) == 4
     # The prompt itself runs on the full cache, whatever is kept of it.
-    assert all(
-        torch.equal(x, y) for x, y in zip(plain.hidden_states, attached.hidden_states, strict=True)
-    )
+    assert all(torch.equal(x, y) for x, y in zip(plain.hidden_states, attached.hidden_states, strict=True))
     assert torch.equal(plain.logits, attached.logits)
 
 
@@ -435,7 +433,5 @@ def test_real_text_at_ratio_1_and_through_a_snapshot(smollm: LoadedModel) -> Non
             tokens = generate(model, real_ids, NEW, cache=cache, repetition_penalty=1.0)[0].tolist()
         ours = taken.compressed(by)
         kept = ours.state(0).width
-        assert all(
-            torch.equal(cache.state(i).keys[:, :, :kept], ours.state(i).keys) for i in range(len(cache.layers))
-        )
+        assert all(torch.equal(cache.state(i).keys[:, :, :kept], ours.state(i).keys) for i in range(len(cache.layers)))
         assert greedy(model, ours, taken.logits, NEW) == tuple(tokens)

@@ -22,7 +22,6 @@ from tiny_models import (
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kvfw.core.interfaces import Allocator
 from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache
 from kvfw.model.masks import layer_mask
@@ -43,7 +42,7 @@ RAGGED = Ragged()
 
 @functools.cache
 def compressed(
-    model: PreTrainedModel, composition: str, allocator: Allocator | None, **options: Any
+    model: PreTrainedModel, composition: str, allocator: Ragged | None, **options: Any
 ) -> tuple[Prefill, dict[int, KVState]]:
     by = bound(composition, **options)
     taken = snapshot(model, prompt(LENGTH), by)
@@ -51,7 +50,7 @@ def compressed(
 
 
 def cache_of(
-    model: PreTrainedModel, composition: str, allocator: Allocator | None = None, **options: Any
+    model: PreTrainedModel, composition: str, allocator: Ragged | None = None, **options: Any
 ) -> CompressedCache:
     """The compressed cache of the usual prompt; every call makes an equal one that may grow."""
     taken, states = compressed(model, composition, allocator, **options)
@@ -100,7 +99,7 @@ class SlowReference:
     ],
 )
 def test_attention_over_the_slots_equals_a_slow_reference(
-    name: str, composition: str, allocator: Allocator | None
+    name: str, composition: str, allocator: Ragged | None
 ) -> None:
     model = tiny(name)
     cache = cache_of(model, composition, allocator)

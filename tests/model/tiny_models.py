@@ -208,6 +208,14 @@ def same_bits(first: KVState, second: KVState) -> bool:
     return all(torch.equal(x, y) for x, y in zip(parts(first).values(), parts(second).values(), strict=True))
 
 
+def stored(cache: CompressedCache, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of any layer, one with a sliding window too."""
+    found = cache.layers[layer]
+    assert found.keys is not None
+    assert found.values is not None
+    return found.keys, found.values
+
+
 def kept(state: KVState, row: int, head: int) -> list[float]:
     """Positions of the valid slots of a head."""
     found: list[float] = state.positions[row, head][state.valid[row, head]].tolist()

@@ -70,9 +70,7 @@ def with_bos(raw: RawTokenizer) -> RawTokenizer:
 
 def wrapped(raw: RawTokenizer, template: str | None) -> PreTrainedTokenizerFast:
     """The tokenizer as transformers offers it."""
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-        tokenizer_object=raw, bos_token="<s>", unk_token="<unk>", eos_token="<|end|>"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>", eos_token="<|end|>")
     tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|im|>", special=True)]})
     tokenizer.chat_template = template
     return tokenizer

@@ -24,9 +24,16 @@ from kvfw.errors import KvfwError, OptionError
 @click.option(
     "--begin-answer/--no-begin-answer", default=None, help="Begin the answer for the model.  [default: begin]"
 )
+@click.option(
+    "--question-aware/--question-agnostic",
+    default=None,
+    help="Is the question in the prompt when it is compressed?  [default: aware]",
+)
 @click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: 24]")
 @model_options
-@click.option("--preset", metavar="NAME", help="quick: 1024 tokens, 5 depths, 1 seed, ratio 4.")
+@click.option(
+    "--preset", metavar="NAME", help="quick: 1024 tokens, 1 seed, ratio 4. founding: the founding experiment, whole."
+)
 @click.option(
     "--config",
     "config_file",

@@ -1,11 +1,11 @@
 """Metrics: what one may look at, and what it answers. No torch at import."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from kvfw.core.options import Part
-from kvfw.core.records import MetricInfo
+from kvfw.core.records import MetricInfo, TrialKey, TrialRecord
 from kvfw.core.task import Prompt
 
 if TYPE_CHECKING:
@@ -23,7 +23,20 @@ class Missing:
     reason: str
 
 
-Value = float | Missing
+@dataclass(frozen=True)
+class Measured:
+    """A value together with the vector it was computed from, which is stored for derived metrics.
+
+    Args:
+        value: the trial's value.
+        vector: kept in the record under the metric's name, as float32.
+    """
+
+    value: float
+    vector: tuple[float, ...]
+
+
+Value = float | Missing | Measured
 
 
 @dataclass(frozen=True)
@@ -40,10 +53,22 @@ class Response:
 
 
 class Engine(Protocol):
-    """Runs the model over a fresh copy of the trial's compressed cache, only when a metric asks."""
+    """Runs models for metrics, over a fresh copy of one trial's cache, only when asked and once per question."""
 
     def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
-        """Negative log-likelihoods (nats) of tokens 2...T, teacher-forced; empty for fewer than two tokens."""
+        """Negative log-likelihoods (nats) of a continuation's tokens, teacher-forced over the cache.
+
+        Tokens 2...T in question-aware runs: token 1 comes from the prompt's uncompressed logits. All of them in
+        question-agnostic runs. Empty where there is none.
+        """
+        ...
+
+    def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """Mean over the inputs y1...y(T-1) of the hidden states after the final norm; empty for one token."""
+        ...
+
+    def similarity(self, text: str, other: str) -> "float | Missing":
+        """Cosine of the sentence embeddings of two texts."""
         ...
 
     def tokens_per_second(self) -> float:
@@ -60,11 +85,12 @@ class Evidence:
         response: what the model wrote over the compressed cache.
         reference: what it wrote over the full cache.
         recalled: whether the task calls the response right.
-        states: the compressed prompt's slots by layer, before decoding; sliding-window layers are left out.
+        states: the compressed slots by layer, before decoding; sliding-window layers are left out.
         kv_bytes: bytes of keys and values of the prompt's cache, all layers.
         overhead_bytes: bytes of positions, masses and biases.
         timed: whether speed is measured in this trial.
-        engine: runs the model on demand.
+        engine: works over the compressed cache.
+        reference_engine: works over the full cache.
     """
 
     prompt: Prompt
@@ -76,6 +102,7 @@ class Evidence:
     overhead_bytes: int
     timed: bool
     engine: Engine
+    reference_engine: Engine
 
 
 @runtime_checkable
@@ -93,3 +120,14 @@ class MetricPart(Part):
     """Base of metrics: subclasses set ``info`` and write ``measure``."""
 
     info: ClassVar[MetricInfo]
+
+
+@runtime_checkable
+class DerivedMetric(Protocol):
+    """A metric whose values need the whole run: computed from the records, never stored in them."""
+
+    info: ClassVar[MetricInfo]
+
+    def derive(self, records: Sequence[TrialRecord]) -> Mapping[TrialKey, float | Missing]:
+        """The value of every trial, or why there is none."""
+        ...

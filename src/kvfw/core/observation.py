@@ -1,6 +1,7 @@
 """What a scorer may look at, and what it must ask for."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Float32
@@ -17,13 +18,22 @@ class Needs:
 
     Args:
         queries: how many of the last queries, 0 for none.
+        column_sums: for every ``n`` in it, the attention each key received from all queries at least ``n`` positions
+            later, summed over the queries.
+        lexical: per-token lexical features of the prompt's text.
     """
 
     queries: int = 0
+    column_sums: frozenset[int] = frozenset()
+    lexical: bool = False
 
     def __or__(self, other: "Needs") -> "Needs":
         """Needs that cover both."""
-        return Needs(queries=max(self.queries, other.queries))
+        return Needs(
+            queries=max(self.queries, other.queries),
+            column_sums=self.column_sums | other.column_sums,
+            lexical=self.lexical or other.lexical,
+        )
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,9 @@ class Observation:
         rope: how this layer's keys are rotated; None where the model rotates nothing.
         queries: the last ``w`` rotated queries, where asked for; w is at most the prompt's length.
         query_positions: their positions; -1 for padding.
+        column_sums: for every distance asked for, exact sums over all queries of the attention each slot received,
+            mean over the query heads of each KV head.
+        lexical: 1 for tokens whose text looks rare (see :mod:`kvfw.core.lexical`), else 0, where asked for.
         output_projection: weight of the layer's output projection, where the model has one.
     """
 
@@ -48,6 +61,8 @@ class Observation:
     rope: Rope | None = None
     queries: Float[Tensor, "B H w Dk"] | None = None
     query_positions: Float32[Tensor, "B w"] | None = None
+    column_sums: Mapping[int, Float32[Tensor, "B Hkv N"]] = field(default_factory=dict)
+    lexical: Float32[Tensor, "B N"] | None = None
     output_projection: Float[Tensor, "out in"] | None = None
 
     def narrowed(self, needs: Needs) -> "Observation":
@@ -55,13 +70,19 @@ class Observation:
 
         What a part sees then never depends on what its neighbours asked for.
         """
-        if needs.queries == 0 or self.queries is None or self.query_positions is None:
-            return replace(self, queries=None, query_positions=None)
-        # Contiguous, so that the arithmetic is bit for bit that of a capture of exactly this many queries.
+        queries, positions = self.queries, self.query_positions
+        if needs.queries == 0 or queries is None or positions is None:
+            queries = positions = None
+        else:
+            # Contiguous, so that the arithmetic is bit for bit that of a capture of exactly this many queries.
+            queries = queries[:, :, -needs.queries :].contiguous()
+            positions = positions[:, -needs.queries :].contiguous()
         return replace(
             self,
-            queries=self.queries[:, :, -needs.queries :].contiguous(),
-            query_positions=self.query_positions[:, -needs.queries :].contiguous(),
+            queries=queries,
+            query_positions=positions,
+            column_sums={n: sums for n, sums in self.column_sums.items() if n in needs.column_sums},
+            lexical=self.lexical if needs.lexical else None,
         )
 
     def window(self) -> tuple[Float[Tensor, "B H w Dk"], Float32[Tensor, "B w"]]:
@@ -73,6 +94,26 @@ class Observation:
         if self.queries is None or self.query_positions is None:
             raise RunError("a scorer looked at the last queries without declaring Needs(queries=...)")
         return self.queries, self.query_positions
+
+    def received(self, local: int) -> Float32[Tensor, "B Hkv N"]:
+        """Attention each slot received from queries at least ``local`` positions later.
+
+        Raises:
+            RunError: it was not asked for in the part's needs.
+        """
+        if local not in self.column_sums:
+            raise RunError(f"a scorer looked at column sums without declaring Needs(column_sums={{{local}}})")
+        return self.column_sums[local]
+
+    def rarity(self) -> Float32[Tensor, "B N"]:
+        """Lexical rarity of every token.
+
+        Raises:
+            RunError: it was not asked for in the part's needs.
+        """
+        if self.lexical is None:
+            raise RunError("a scorer looked at lexical features without declaring Needs(lexical=True)")
+        return self.lexical
 
     @property
     def middle(self) -> Bool[Tensor, "B Hkv N"]:

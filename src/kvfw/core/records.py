@@ -4,6 +4,10 @@ A trial is one prompt answered once through one composition at one amount of com
 only thing written while an experiment runs; every table is computed from records.
 """
 
+import base64
+import binascii
+import struct
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -109,6 +113,7 @@ class TrialRecord(Frozen):
         reasons: for each None in ``metrics``, and for nothing else, why.
         seconds: time spent by phase, s.
         extra: further numbers worth keeping (``slots`` …), units in their names.
+        vectors: vectors that derived metrics need, by metric; see :func:`vector_text`.
 
     Raises:
         pydantic.ValidationError: a NaN or infinity, a None without a reason, a reason without a None.
@@ -124,6 +129,7 @@ class TrialRecord(Frozen):
     reasons: dict[Text, Text] = Field(default_factory=dict)
     seconds: dict[Text, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     extra: dict[Text, float] = Field(default_factory=dict)
+    vectors: dict[Text, Text] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _nulls_have_reasons(self) -> "TrialRecord":
@@ -153,3 +159,21 @@ class MetricInfo(Frozen):
     proportion: bool = False
     digits: int = Field(default=3, ge=0, le=12)
     higher_is_better: bool | None = None
+
+
+def vector_text(vector: Sequence[float]) -> str:
+    """A vector as little-endian float32 in base64: a third of the length of its decimals."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
+
+
+def vector_of(text: str) -> tuple[float, ...]:
+    """The vector behind :func:`vector_text`.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+        return struct.unpack(f"<{len(data) // 4}f", data)
+    except (binascii.Error, struct.error) as error:
+        raise ValueError(f"not a stored vector: {error}") from None

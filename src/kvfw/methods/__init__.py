@@ -12,6 +12,8 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
         PartSpec(Kind.STAGE, "select", f"{core}:Select", "keep the tokens a selector chooses by a scorer's scores"),
         PartSpec(Kind.STAGE, "merge", f"{core}:Merge", "merge all that is left into few slots, in a space"),
         PartSpec(Kind.SCORER, "snapkv", f"{here}.snapkv:SnapKV", "pooled attention from the last queries"),
+        PartSpec(Kind.SCORER, "h2o", f"{here}.h2o:H2O", "attention received over the whole prompt, per exposure"),
+        PartSpec(Kind.SCORER, "pinned", f"{here}.pinned:Pinned", "lexical rarity times attention"),
         PartSpec(Kind.SCORER, "position", f"{here}.position:Position", "the later the token, the higher"),
         PartSpec(Kind.SELECTOR, "topk", f"{here}.topk:TopK", "the highest scores, ties to the lowest position"),
         PartSpec(Kind.SELECTOR, "evenly", f"{here}.evenly:Evenly", "evenly spaced ranks of the score order"),

@@ -24,7 +24,7 @@ class Evenly(Part):
         """Mask of the chosen slots."""
         ascending = rank(-scores, eligible)
         last = eligible.sum(-1, keepdim=True) - 1
-        # Rank r is chosen if some j has floor(j * last / (K - 1)) = r, that is if ceil(r (K - 1) / last) maps back to r.
+        # Rank r is chosen if floor(j * last / (K - 1)) = r for some j: if j = ceil(r (K - 1) / last) maps back to r.
         steps = (budget[..., None] - 1).clamp(min=1)
         span = last.clamp(min=1)
         j = (ascending * steps + span - 1) // span

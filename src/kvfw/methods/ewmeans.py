@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from kvfw.core.ops.kmeans import blocked_kmeans, counts, weighted_kmeans, weighted_means
+from kvfw.core.ops.kmeans import blocked_kmeans, cluster_sums, weighted_kmeans, weighted_means
 from kvfw.core.options import Part
 from kvfw.core.state import KVState
 
@@ -28,7 +28,7 @@ class EWMeans(Part):
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
-        """See :class:`kvfw.core.interfaces.Merger`. Rows and heads are clustered one by one, so none affects another."""
+        """See :class:`kvfw.core.interfaces.Merger`. Heads are clustered one by one, so none affects another."""
         rows, heads = budget.shape
         width = int(budget.max())
         merged = _blank(state, rows, heads, width)
@@ -59,14 +59,10 @@ class EWMeans(Part):
         offsets = weighted_means((positions - first[assignment])[:, None], a, assignment, slots)[:, 0]
         mean_positions = first + offsets
         order = mean_positions.argsort(stable=True)
-        sizes = counts(assignment, slots)
-        total_mass = torch.zeros(slots, device=keys.device).index_add(0, assignment, mass)
-        # With every token of mass 1 the masses are whole numbers and equal the sizes exactly.
-        total_mass = torch.where(sizes > 0, total_mass, 0.0)
         out.keys[row, head, -slots:] = clusters.centres[order]
         out.values[row, head, -slots:] = weighted_means(values, a, assignment, slots)[order]
         out.positions[row, head, -slots:] = mean_positions[order]
-        out.mass[row, head, -slots:] = total_mass[order]
+        out.mass[row, head, -slots:] = cluster_sums(mass[:, None], assignment, slots)[order, 0]
         out.bias[row, head, -slots:] = 0.0
 
 

@@ -11,6 +11,19 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
     return (
         PartSpec(Kind.METRIC, "recall", f"{here}.recall:Recall", "the answer occurs in the response"),
         PartSpec(Kind.METRIC, "ref_ppl", f"{here}.ref_ppl:RefPPL", "perplexity of the full cache's own response"),
+        PartSpec(Kind.METRIC, "self_ppl", f"{here}.self_ppl:SelfPPL", "perplexity of the method's own response"),
+        PartSpec(
+            Kind.METRIC, "embed_cos", f"{here}.embed_cos:EmbedCosine", "sentence-embedding cosine to full's response"
+        ),
+        PartSpec(
+            Kind.METRIC, "hidden_cos", f"{here}.hidden_cos:HiddenCosine", "hidden-state cosine to full's response"
+        ),
+        PartSpec(
+            Kind.METRIC,
+            "hidden_cos_centred",
+            f"{here}.hidden_cos:CentredHiddenCosine",
+            "the same, without what all responses share",
+        ),
         PartSpec(Kind.METRIC, "kv_mb", f"{here}.kv_mb:KVMegabytes", "bytes of keys and values really held"),
         PartSpec(
             Kind.METRIC,

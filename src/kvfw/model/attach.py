@@ -77,6 +77,7 @@ def attach(
         prompt_tokens=prompt_tokens,
         recompress=recompress,
         allocator=allocator if allocator is not None else Uniform(),
+        vocabulary=tokenizer,
     )
     cache = new_cache(model)
     with Session(model, cache, plan).running():

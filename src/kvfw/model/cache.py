@@ -40,6 +40,8 @@ class CompressedLayer(CacheLayerMixin):
         self._unplaced = 0
         #: The last queries ``[B, H, w, D]`` and their positions ``[B, w]``, kept while a compression may need them.
         self.window: tuple[Tensor, Tensor] | None = None
+        #: Attention each slot received so far ``[B, Hkv, N]``, by distance, kept until the prompt is over.
+        self.column_sums: dict[int, Tensor] = {}
 
     @classmethod
     def of_state(cls, state: KVState, seen: int) -> "CompressedLayer":
@@ -190,6 +192,7 @@ class CompressedLayer(CacheLayerMixin):
         self.tokens, self._next = change(self.tokens), change(self._next)
         if self.window is not None:
             self.window = change(self.window[0]), change(self.window[1])
+        self.column_sums = {distance: change(sums) for distance, sums in self.column_sums.items()}
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Selects rows for beam search."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -50,19 +51,53 @@ def greedy(
     return tuple(tokens)
 
 
-@torch.inference_mode()
-def continuation_nll(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
-    """Negative log-likelihoods (nats) of tokens 2...T of a continuation, teacher-forced in one forward.
+@dataclass(frozen=True)
+class Forced:
+    """A continuation fed over a cache in one forward.
 
-    Token 1 comes from the prompt's logits and says nothing about the cache. Empty for a continuation of one token.
+    Args:
+        nll: negative log-likelihoods (nats) of its tokens; without the first where nothing was fed before it.
+        hidden: mean over the inputs y1...y(T-1) of the states after the final norm, ``[D]`` float32; None for T = 1.
     """
-    if len(tokens) < 2:
-        return ()
+
+    nll: tuple[float, ...]
+    hidden: Tensor | None
+
+
+@torch.inference_mode()
+def teacher_forced(
+    model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int], *, before: Sequence[int] = ()
+) -> Forced:
+    """Feeds ``before`` and all but the last of ``tokens`` at once, and reads off how likely the tokens were.
+
+    Args:
+        cache: the prompt's cache; it grows.
+        before: tokens that follow the cached ones exactly and come first, such as a question over a compressed context.
+            Without them token 1 has no likelihood: it comes from the prompt's logits and says nothing about the cache.
+    """
+    fed = [*before, *tokens[:-1]]
+    if not fed:
+        return Forced((), None)
+    ids = torch.tensor([fed], device=model.device)
     with _session(model, cache).running():
-        logits = _forward(model, tokens[:-1], cache)
-    targets = torch.tensor(list(tokens[1:]), device=logits.device)
-    nll = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    return tuple(float(value) for value in nll)
+        output = model(input_ids=ids, cache=cache, use_cache=True, output_hidden_states=True)
+    predicted = list(tokens) if before else list(tokens[1:])
+    logits = output.logits[0, len(fed) - len(predicted) :].float()
+    nll = torch.nn.functional.cross_entropy(logits, torch.tensor(predicted, device=logits.device), reduction="none")
+    states = output.hidden_states[-1][0, len(before) :].float()
+    return Forced(tuple(nll.tolist()), states.mean(dim=0) if len(states) else None)
+
+
+@torch.inference_mode()
+def feed(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> Tensor:
+    """Appends exact tokens to a cache; returns the logits ``[1, V]`` float32 of the last."""
+    with _session(model, cache).running():
+        return _forward(model, tokens, cache)[-1:]
+
+
+def continuation_nll(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
+    """Negative log-likelihoods (nats) of tokens 2...T of a continuation, teacher-forced in one forward."""
+    return teacher_forced(model, cache, tokens).nll
 
 
 @torch.inference_mode()

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from kvfw.core.allocate import Uniform
 from kvfw.core.compressor import Compressor
 from kvfw.core.interfaces import Allocator
+from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache, CompressedLayer
@@ -55,7 +56,7 @@ class Prefill:
         }
 
     def cache_of(self, states: dict[int, KVState]) -> CompressedCache:
-        """A new cache that holds these states, and copies of the sliding-window layers. It may grow; nothing is shared."""
+        """A new cache that holds these states and copies of the sliding-window layers. It may grow on its own."""
         return CompressedCache(
             [
                 CompressedLayer.of_state(states[i], self.tokens) if i in states else copy.copy(layer)
@@ -73,14 +74,22 @@ class Prefill:
 
 
 @torch.inference_mode()
-def prefill(model: PreTrainedModel, input_ids: Sequence[int], needs: Needs, *, sinks: int, recent: int) -> Prefill:
+def prefill(
+    model: PreTrainedModel,
+    input_ids: Sequence[int],
+    needs: Needs,
+    *,
+    sinks: int,
+    recent: int,
+    vocabulary: Vocabulary | None = None,
+) -> Prefill:
     """Runs a prompt of one row through the model and keeps what was asked to be observed.
 
     Raises:
-        UnsupportedError: a model kvfw cannot compress.
+        UnsupportedError: a model kvfw cannot compress, or lexical features are needed without a ``vocabulary``.
     """
     ids = torch.tensor([list(input_ids)], device=model.device)
-    session = Session(model, new_cache(model), Plan(needs=needs, sinks=sinks, recent=recent))
+    session = Session(model, new_cache(model), Plan(needs=needs, sinks=sinks, recent=recent, vocabulary=vocabulary))
     started = time.perf_counter()
     with session.running():
         logits = model(input_ids=ids, cache=session.cache, use_cache=True, logits_to_keep=1).logits

@@ -4,7 +4,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -15,6 +15,7 @@ from kvfw.core.rope import Layout, Rope, rotate
 from kvfw.errors import UnsupportedError
 from kvfw.model.switch import routed
 
+#: Where the model's own rotation is tried out.
 PROBE_POSITIONS = (0, 5, 17)
 
 
@@ -61,8 +62,10 @@ def rotary_reader(model: PreTrainedModel, attentions: tuple[nn.Module, ...]) -> 
         return RotaryReader(None, "half", (), (False,) * len(attentions))
     per_type = not isinstance(getattr(module, "inv_freq", None), Tensor)
     layer_types = tuple(getattr(config, "layer_types", None) or ()) if per_type else ()
-    rotates = _rotating_layers(model, attentions, _probe_tables(module, layer_types)[0].shape[-1])
-    return RotaryReader(module, _layout(module, attentions[0], layer_types), layer_types, rotates)
+    # Asked of a copy: dynamic variants change their frequencies whenever they are called.
+    tables, rope = _probe_tables(copy.deepcopy(module), layer_types)
+    rotates = _rotating_layers(model, attentions, tables[0].shape[-1])
+    return RotaryReader(module, _layout(attentions[0], tables, rope), layer_types, rotates)
 
 
 class _KeyProbe:
@@ -126,7 +129,8 @@ def _rotates(attention: nn.Module, dtype: torch.dtype, rotary_dim: int, probe: _
     like = next(attention.parameters())
     hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=like.device)
     table = torch.full((1, 1, rotary_dim), torch.nan, dtype=dtype, device=like.device)
-    attention(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
+    # Not a call of the module: its forward hooks are other people's, and this is no forward of theirs.
+    attention.forward(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
     assert probe.keys is not None
     turned = probe.keys.isnan()[0, 0, 0]
     if bool(turned.any()) and not bool(turned[:rotary_dim].all() and not turned[rotary_dim:].any()):
@@ -144,36 +148,32 @@ def _table(module: nn.Module, layer_type: str | None) -> tuple[Tensor, float]:
 
 
 @torch.no_grad()
-def _probe_tables(module: nn.Module, layer_types: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """The model's own cosines and sines ``[1, 3, rotary_dim]`` at the probe's positions, in float32.
-
-    Asked of a copy: dynamic variants change their frequencies whenever they are called.
-    """
+def _probe_tables(module: nn.Module, layer_types: tuple[str, ...]) -> tuple[tuple[Tensor, Tensor], Rope]:
+    """A rotary module's own cosines and sines ``[1, 3, rotary_dim]`` at the probe's positions, and what made them."""
     layer_type = layer_types[0] if layer_types else None
-    inv_freq, _ = _table(module, layer_type)
-    x = torch.zeros(1, device=inv_freq.device)
+    device = _table(module, layer_type)[0].device
     # Two-dimensional ids do for models that take one row per axis too: text has the same position on every axis.
-    positions = torch.tensor([PROBE_POSITIONS], device=inv_freq.device)
-    own = copy.deepcopy(module)
+    x, positions = torch.zeros(1, device=device), torch.tensor([PROBE_POSITIONS], device=device)
     takes_type = "layer_type" in inspect.signature(module.forward).parameters
-    tables: tuple[Tensor, Tensor] = own(x, positions, layer_type) if takes_type else own(x, positions)
-    return tables
+    tables = module(x, positions, layer_type) if takes_type else module(x, positions)
+    inv_freq, scaling = _table(module, layer_type)
+    return tables, Rope(inv_freq.float(), scaling)
 
 
 @torch.no_grad()
-def _layout(module: nn.Module, attention: nn.Module, layer_types: tuple[str, ...]) -> Layout:
-    """Rotates a probe with the model's own functions and finds the layout that gives the same."""
+def _layout(attention: nn.Module, tables: tuple[Tensor, Tensor], rope: Rope) -> Layout:
+    """Rotates a probe with the model's own function and finds the layout that gives the same."""
     apply: Callable[..., Any] | None = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
     name = type(attention).__name__
     if apply is None:
         raise UnsupportedError(f"{name} has no apply_rotary_pos_emb, so kvfw cannot tell how it rotates its keys")
-    inv_freq, scaling = _table(module, layer_types[0] if layer_types else None)
+    device = rope.inv_freq.device
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 1, 3, 2 * inv_freq.numel(), generator=generator).to(inv_freq.device)
-    positions = torch.tensor([PROBE_POSITIONS], device=inv_freq.device)
-    _, theirs = apply(x, x, *_probe_tables(module, layer_types))
+    x = torch.randn(1, 1, len(PROBE_POSITIONS), rope.rotary_dim, generator=generator).to(device)
+    positions = torch.tensor(PROBE_POSITIONS, dtype=torch.float32, device=device)
+    _, theirs = apply(x, x, *tables)
     for layout in get_args(Layout):
-        ours = rotate(x, positions[:, None].float(), Rope(inv_freq.float(), scaling, layout))
+        ours = rotate(x, positions[None, None], replace(rope, layout=layout))
         if torch.allclose(ours, theirs.float(), atol=1e-4):
             return layout  # type: ignore[no-any-return]
     raise UnsupportedError(f"{name} rotates its keys in a way that is neither half-split nor interleaved")

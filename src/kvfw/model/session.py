@@ -16,7 +16,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from kvfw.core.allocate import Uniform
 from kvfw.core.compressor import Compressor
 from kvfw.core.interfaces import Allocator
+from kvfw.core.lexical import Vocabulary, rare_tokens
 from kvfw.core.observation import Needs, Observation, protect
+from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.layers import Anatomy, Layer, anatomy, fresh_layers, text_config
@@ -35,6 +38,11 @@ class Plan:
         prompt_tokens: the prompt ends when this many tokens were seen, padding included; None: after the first forward.
         recompress: compress again at the end of every later forward of more than one token.
         allocator: divides the budget over layers and heads.
+        vocabulary: the tokenizer, for lexical features.
+
+    Raises:
+        UnsupportedError: lexical features are needed but there is no tokenizer; or a later compression would need
+            statistics that only a first one has.
     """
 
     needs: Needs
@@ -44,6 +52,16 @@ class Plan:
     prompt_tokens: int | None = None
     recompress: bool = False
     allocator: Allocator = field(default_factory=Uniform)
+    vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        if self.needs.lexical and self.vocabulary is None:
+            raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
+        if self.recompress and (self.needs.lexical or self.needs.column_sums):
+            raise UnsupportedError(
+                "recompress works with scorers that look at the last queries or at keys; column sums (h2o) and lexical "
+                "features (pinned) are known for the first prompt only"
+            )
 
 
 def new_cache(model: PreTrainedModel) -> CompressedCache:
@@ -76,10 +94,15 @@ class Session:
         self._base = text_config(model)._attn_implementation
         self._padding: Tensor | None = None
         self._budgets: dict[int, Tensor] = {}
+        self._ids: Tensor | None = None
+        self._features: Tensor | None = None
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
         """Routes the model's attention through this session for the length of the block."""
+        hook = None
+        if self.plan.needs.lexical:
+            hook = self.model.register_forward_pre_hook(self._see_ids, with_kwargs=True)
         with routed(self.model, self):
             for layer in self.cache.compressed_layers():
                 layer.attached = True
@@ -88,6 +111,8 @@ class Session:
             finally:
                 for layer in self.cache.compressed_layers():
                     layer.attached = False
+                if hook is not None:
+                    hook.remove()
 
     def use(self, cache: CompressedCache) -> None:
         """Works on another cache from now on."""
@@ -100,6 +125,15 @@ class Session:
     def see_padding(self, padding: Tensor | None) -> None:
         """Remembers which tokens of the coming forward are padding."""
         self._padding = padding
+
+    def _see_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remembers the prompt's token ids until the prompt is over."""
+        if any(layer.compressed for layer in self.cache.compressed_layers()):
+            return
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids is None:
+            raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
+        self._ids = ids if self._ids is None else torch.cat((self._ids, ids), dim=1)
 
     def attend(
         self,
@@ -120,6 +154,7 @@ class Session:
         layer.place(self._positions(layer, query, kwargs), self._real(count))
         self._keep_window(query, layer)
         if not layer.compressed:
+            self._add_sums(query, layer, kwargs)
             output = self._attention(module)(module, query, key, value, attention_mask, **kwargs)
             if self._prompt_is_over(layer):
                 self._event(self.anatomy.layers[index], layer, kwargs)
@@ -177,13 +212,23 @@ class Session:
         width = self.plan.needs.queries
         if width == 0 or (layer.compressed and not self.plan.recompress):
             return
-        count = query.shape[2]
-        state = layer.state
-        positions = state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
+        positions = _query_positions(layer.state, query.shape[2])
         old = layer.window
         queries = query if old is None else torch.cat((old[0], query), dim=2)
         positions = positions if old is None else torch.cat((old[1], positions), dim=1)
         layer.window = (queries[:, :, -width:].clone(), positions[:, -width:].clone())
+
+    def _add_sums(self, query: Tensor, layer: CompressedLayer, kwargs: dict[str, Any]) -> None:
+        """Adds the attention that the prompt's keys received from these queries; chunks add up to the whole."""
+        if not self.plan.needs.column_sums:
+            return
+        state = layer.state
+        positions = _query_positions(state, query.shape[2])
+        distances = tuple(sorted(self.plan.needs.column_sums))
+        new = column_sums(query, positions, state, _scale(state, kwargs), distances)
+        for n, sums in layer.column_sums.items():
+            new[n][..., : sums.shape[-1]] += sums
+        layer.column_sums = new
 
     def _prompt_is_over(self, layer: CompressedLayer) -> bool:
         end = self.plan.prompt_tokens
@@ -204,22 +249,24 @@ class Session:
             self.observations[part.index] = obs
             return
         layer.hold(self.plan.compressor.compress(obs, self._budget(part, layer)))
+        layer.column_sums = {}
         if not self.plan.recompress:
             layer.window = None
         self.cache.compress_s[part.index] += time.perf_counter() - started
 
     def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
         queries, query_positions = layer.window if layer.window is not None else (None, None)
-        scale = kwargs.get("scaling")
         state = layer.state
         return Observation(
             state=state,
             protected=protect(state.valid, self.plan.sinks, self.plan.recent),
-            scale=float(scale) if scale is not None else state.keys.shape[-1] ** -0.5,
+            scale=_scale(state, kwargs),
             layer=part.index,
             rope=self.anatomy.rotary.read(part.index),
             queries=queries,
             query_positions=query_positions,
+            column_sums=layer.column_sums,
+            lexical=self._lexical(state) if self.plan.needs.lexical else None,
             output_projection=part.output_projection,
         )
 
@@ -234,3 +281,23 @@ class Session:
             divided = self.plan.allocator.allocate(each * sum(heads), heads)
             self._budgets = {p.index: budget for p, budget in zip(parts, divided, strict=True)}
         return self._budgets[part.index].to(layer.device)
+
+    def _lexical(self, state: KVState) -> Tensor:
+        """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""
+        assert self.plan.vocabulary is not None
+        if self._features is None:
+            assert self._ids is not None
+            rows = [rare_tokens(self.plan.vocabulary, row) for row in self._ids.tolist()]
+            self._features = torch.tensor(rows, dtype=torch.float32, device=state.keys.device)
+        return self._features
+
+
+def _query_positions(state: KVState, count: int) -> Tensor:
+    """Positions ``[B, n]`` of the queries of the last n slots; -1 for padding."""
+    return state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
+
+
+def _scale(state: KVState, kwargs: dict[str, Any]) -> float:
+    """What the model multiplies query-key products by."""
+    given = kwargs.get("scaling")
+    return float(given) if given is not None else float(state.keys.shape[-1] ** -0.5)

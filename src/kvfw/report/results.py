@@ -7,8 +7,10 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from kvfw.core.records import FULL, SCHEMA, Frozen, MetricInfo, RowKey, RunKey, TrialKey, TrialRecord
+from kvfw.core.records import SCHEMA, Frozen, MetricInfo, RowKey, RunKey, TrialKey, TrialRecord
 from kvfw.report import stats
+from kvfw.report.compare import Comparison, compare_rows
+from kvfw.report.names import is_full
 from kvfw.report.stats import Summary
 
 RECALL = "recall"
@@ -43,12 +45,20 @@ class ResultRow(Frozen):
 
 
 class Results(Frozen):
-    """What ``results.json`` holds."""
+    """What ``results.json`` holds.
+
+    Attributes:
+        config: the settings of the run.
+        metrics: what is known of them, in table order.
+        rows: ``full`` first.
+        comparisons: of rows with reference rows; empty in files written before there were any.
+    """
 
     schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
     config: dict[str, JsonValue]
     metrics: tuple[MetricInfo, ...]
     rows: tuple[ResultRow, ...]
+    comparisons: tuple[Comparison, ...] = ()
 
     def to_json(self) -> str:
         """Strict JSON, indented, ending in a newline. Raises ValueError for a NaN in ``config``."""
@@ -62,6 +72,7 @@ def summarise(
     metrics: Sequence[MetricInfo],
     *,
     order: Sequence[RowKey] = (),
+    references: Sequence[RowKey] | None = None,
     resamples: int = 9999,
     seed: int = 0,
 ) -> Results:
@@ -74,10 +85,12 @@ def summarise(
             that a record names and this list does not comes last, under its own name.
         order: rows in the wanted order. ``full`` always comes first, rows not named here
             last, as they appear.
+        references: rows that every row is compared with, see :func:`~kvfw.report.compare.compare_rows`; None is
+            ``full`` and the first composition.
         resamples, seed: of the bootstrap.
 
     Raises:
-        ValueError: a key occurs twice, or ``settings`` are not strict JSON.
+        ValueError: a key occurs twice, a reference is no row, or ``settings`` are not strict JSON.
     """
     by_row: dict[RowKey, dict[TrialKey, TrialRecord]] = defaultdict(dict)
     for record in records:
@@ -86,19 +99,23 @@ def summarise(
             raise ValueError(f"two records of one trial: {record.key}")
         trials[record.key] = record
     infos = _measured(metrics, [record for trials in by_row.values() for record in trials.values()])
-    rows = (
-        _row(key, [by_row[key][trial] for trial in sorted(by_row[key])], infos, resamples, seed)
-        for key in row_order(by_row, order)
-    )
+    keys = row_order(by_row, order)
+    trials_of = {key: [by_row[key][trial] for trial in sorted(by_row[key])] for key in keys}
+    everything = [trial for key in keys for trial in trials_of[key]]
     config: dict[str, JsonValue] = json.loads(json.dumps(dict(settings), allow_nan=False))
-    return Results(config=config, metrics=infos, rows=tuple(rows))
+    return Results(
+        config=config,
+        metrics=infos,
+        rows=tuple(_row(key, trials_of[key], infos, resamples, seed) for key in keys),
+        comparisons=compare_rows(keys, everything, infos, references, resamples=resamples, seed=seed),
+    )
 
 
 def row_order(present: Iterable[RowKey], order: Sequence[RowKey] = ()) -> list[RowKey]:
     """Rows that are present, once each: ``full``, then as in ``order``, then as they first appear."""
     seen = dict.fromkeys(present)
     wanted = [key for key in dict.fromkeys(order) if key in seen]
-    return sorted(dict.fromkeys([*wanted, *seen]), key=lambda key: key.compose != FULL)
+    return sorted(dict.fromkeys([*wanted, *seen]), key=lambda key: not is_full(key.compose))
 
 
 def depth_text(depth: float) -> str:

@@ -3,7 +3,7 @@
 Sources: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927),
 for proportions; Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13, for percentile
 intervals; Davison and Hinkley, "Bootstrap Methods and their Application" (1997), section 3.2, for resampling
-inside strata.
+inside strata; Efron and Tibshirani, chapter 15, for a test that inverts the interval.
 """
 
 import math
@@ -112,11 +112,27 @@ def run_se(values_by_run: ValuesByRun) -> Estimate[float]:
         return _finite(float(stats.sem(finite, ddof=1)))
 
 
-def cluster_bootstrap_ci(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Interval]:
-    """95 % percentile interval of the mean over trials; whole runs are drawn, seeds within each context.
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the bootstrap says of a mean.
+
+    Attributes:
+        ci95: 95 % percentile interval.
+        p_zero: two-sided p value of "the mean is 0", see :func:`cluster_bootstrap`.
+    """
+
+    ci95: Interval
+    p_zero: float
+
+
+def cluster_bootstrap(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Drawn]:
+    """Interval and test of the mean over trials; whole runs are drawn, seeds within each context.
 
     Trials of one run share a text, so they are drawn together; contexts are fixed by design, so none is
-    drawn instead of another. The same input gives the same interval.
+    drawn instead of another. The same input gives the same answer.
+
+    The p value inverts the percentile interval: of B resampled means let L be at most 0 and G at least 0; then
+    ``p = min(1, 2 (min(L, G) + 1) / (B + 1))``. Adding 1 keeps it above 0, which no finite number of samples can show.
 
     Args:
         values_by_run: trial values of each (context, seed).
@@ -153,8 +169,17 @@ def cluster_bootstrap_ci(values_by_run: ValuesByRun, *, resamples: int = 9999, s
         rng=np.random.default_rng(seed),
     )
     low, high = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+    means: npt.NDArray[np.float64] = np.asarray(drawn.bootstrap_distribution)
+    least = min(int(np.count_nonzero(means <= 0)), int(np.count_nonzero(means >= 0)))
     # A mean lies among its values; only rounding can leave that range.
-    return Estimate((max(low, min(every)), min(high, max(every))))
+    interval = (max(low, min(every)), min(high, max(every)))
+    return Estimate(Drawn(interval, min(1.0, 2 * (least + 1) / (means.size + 1))))
+
+
+def cluster_bootstrap_ci(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Interval]:
+    """The interval of :func:`cluster_bootstrap` alone."""
+    drawn = cluster_bootstrap(values_by_run, resamples=resamples, seed=seed)
+    return Estimate(None, drawn.reason) if drawn.value is None else Estimate(drawn.value.ci95)
 
 
 def summarise_values(

@@ -19,6 +19,24 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "quick": MappingProxyType(
             {"contexts": (1024,), "depths": (10.0, 30.0, 50.0, 70.0, 90.0), "seeds": 1, "ratio": ("4",)}
         ),
+        "founding": MappingProxyType(
+            {
+                "compose": (
+                    "uniform",
+                    "streaming",
+                    "h2o",
+                    "snapkv",
+                    "ewmeans_post",
+                    "ewmeans_pre",
+                    "pinned:0.65+ewmeans_post:0.35",
+                    "snapkv:0.8+ewmeans_pre:0.2",
+                ),
+                "contexts": (1024, 2048, 3072),
+                "depths": (10.0, 30.0, 50.0, 70.0, 90.0),
+                "seeds": 3,
+                "ratio": ("4", "8"),
+            }
+        ),
     }
 )
 
@@ -39,6 +57,8 @@ class EvalConfig(BaseModel):
         model: embedded name, local folder or hub id.
         sinks, recent: first and last tokens of the prompt that are always kept.
         max_new_tokens: longest response, tokens.
+        question_aware: the question is in the prompt when it is compressed; if not, only the context is compressed, and
+            what follows it is appended exactly.
         begin_answer: begin the answer for the model, where the task can.
         haystack: UTF-8 text to hide the needle in; None is the one shipped with kvfw.
         dtype, device: ``auto`` is float32 on a CPU, the checkpoint's own dtype elsewhere; cuda, mps, cpu in this order.
@@ -61,6 +81,7 @@ class EvalConfig(BaseModel):
     sinks: int = 4
     recent: int = 84
     max_new_tokens: int = Field(24, ge=1)
+    question_aware: bool = True
     begin_answer: bool = True
     haystack: Path | None = None
     dtype: str = "auto"

@@ -11,6 +11,7 @@ from kvfw.core.registry import Registry, default_registry
 from kvfw.report.results import Results, summarise
 from kvfw.report.samples import samples_markdown
 from kvfw.runner.config import EvalConfig
+from kvfw.runner.derive import with_derived
 from kvfw.runner.facts import facts
 from kvfw.runner.prepare import Plan, prepare
 from kvfw.store.run_folder import RunFolder
@@ -98,7 +99,8 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
     done = {record.key for record in records}
     # Only now, so that a wrong request costs no time.
     from kvfw.model.load import load_model
-    from kvfw.runner.trial import run_prompt, trial_key
+    from kvfw.model.sentence import SentenceEncoder
+    from kvfw.runner.trial import Tools, run_prompt, trial_key
 
     work = [
         (planned, tuple(row for row in plan.rows if trial_key(row.key, planned) not in done))
@@ -112,21 +114,22 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
     loaded = load_model(
         plan.source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
     )
+    tools = Tools(loaded.model, loaded.tokenizer, SentenceEncoder())
     for planned, rows in work:
         if not rows:
             continue
         trial = planned.trial
         tell.prompt(f"{trial.context_tokens} tokens, depth {trial.depth_percent:g} %, seed {trial.seed}")
-        for record in run_prompt(plan, planned, rows, loaded.model, loaded.tokenizer):
+        for record in run_prompt(plan, planned, rows, tools):
             folder.append(record)
             tell.trial(record)
 
 
 def _write(plan: Plan, folder: RunFolder) -> Results:
     """Writes ``results.json`` and ``samples.md`` from what is recorded."""
-    records, _ = folder.records()
+    records = with_derived(folder.records()[0], plan.derived)
     order: list[RowKey] = [row.key for row in plan.rows]
-    results = summarise(records, plan.settings, [metric.info for metric in plan.metrics], order=order)
+    results = summarise(records, plan.settings, plan.infos, order=order)
     folder.write_text("results.json", results.to_json())
     folder.write_text("samples.md", samples_markdown(records, order=order))
     return results

@@ -100,7 +100,7 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     needs = Needs()
     for one in bound:
         needs = needs | one.needs
-    filled = prefill(loaded.model, ids, needs, sinks=config.sinks, recent=config.recent)
+    filled = prefill(loaded.model, ids, needs, sinks=config.sinks, recent=config.recent, vocabulary=loaded.tokenizer)
     samples = []
     rows: list[Compressor | None] = [None, *bound]
     for row in rows:

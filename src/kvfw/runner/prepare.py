@@ -7,12 +7,12 @@ from typing import Any
 
 from kvfw.core.budget import Amount
 from kvfw.core.compressor import Compressor, compressor
-from kvfw.core.metric import Metric
+from kvfw.core.metric import DerivedMetric, Metric
 from kvfw.core.observation import Needs
 from kvfw.core.parts import Kind
-from kvfw.core.records import FULL, RowKey
+from kvfw.core.records import FULL, MetricInfo, RowKey
 from kvfw.core.registry import Registry
-from kvfw.core.spec import Composition, build_part, parse
+from kvfw.core.spec import build_part, parse
 from kvfw.core.task import Prompt, Task, Trial
 from kvfw.errors import OptionError, PromptError, UnsupportedError
 from kvfw.model.load import (
@@ -56,14 +56,21 @@ class Planned:
     Args:
         trial: where it stands in the grid.
         prompt: its tokens.
+        compressed_ids: the tokens that are compressed: all of them, or the context of a question-agnostic run.
         timed: speed is measured on it: the first of its length.
         sha256: of its token ids.
     """
 
     trial: Trial
     prompt: Prompt
+    compressed_ids: tuple[int, ...]
     timed: bool
     sha256: str
+
+    @property
+    def exact_ids(self) -> tuple[int, ...]:
+        """Tokens that follow the compressed ones and stay exact."""
+        return self.prompt.input_ids[len(self.compressed_ids) :]
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,9 @@ class Plan:
     Args:
         rows: the baseline, then every composition at every amount.
         prompts: in the order they run.
+        metrics: measured in every trial.
+        derived: computed over the whole run.
+        infos: what is known of all of them, in table order.
         settings: what decides whether two runs are comparable; JSON.
     """
 
@@ -82,6 +92,8 @@ class Plan:
     rows: tuple[Row, ...]
     prompts: tuple[Planned, ...]
     metrics: tuple[Metric, ...]
+    derived: tuple[DerivedMetric, ...]
+    infos: tuple[MetricInfo, ...]
     settings: dict[str, Any]
 
     @property
@@ -103,9 +115,16 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
     source = resolve_model(config.model)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
-    _check_lengths(config, amounts, compositions)
+    if compositions:
+        for context in config.contexts:
+            _check_length(f"context {context}", context, config, amounts)
     _check_positions(config, load_config(source, trust_remote_code=config.trust_remote_code))
     prompts = _prompts(config, task, source)
+    if compositions and not config.question_aware:
+        for planned in prompts:
+            trial, length = planned.trial, len(planned.compressed_ids)
+            what = f"context {trial.context_tokens} leaves {length} tokens before the question, which"
+            _check_length(what, length, config, amounts)
     rows = tuple(
         Row(
             RowKey(str(composition), str(amount)),
@@ -114,7 +133,7 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
         for amount in amounts
         for composition in dict.fromkeys(compositions)
     )
-    metrics = tuple(_metric(spec.name, registry) for spec in registry.of_kind(Kind.METRIC))
+    metrics = _metrics(registry)
     settings = {
         "compose": [str(composition) for composition in dict.fromkeys(compositions)],
         "amounts": [str(amount) for amount in amounts],
@@ -122,7 +141,7 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
         "depths": list(config.depths),
         "seeds": config.seeds,
         "task": config.task,
-        "question_aware": True,
+        "question_aware": config.question_aware,
         "begin_answer": config.begin_answer,
         "haystack": str(config.haystack) if config.haystack is not None else None,
         "prompts_sha256": hashlib.sha256("".join(p.sha256 for p in prompts).encode()).hexdigest(),
@@ -133,14 +152,28 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
         "recent": config.recent,
         "max_new_tokens": config.max_new_tokens,
     }
-    return Plan(config, source, task, (Row(FULL_ROW, None), *rows), prompts, metrics, settings)
+    return Plan(
+        config=config,
+        source=source,
+        task=task,
+        rows=(Row(FULL_ROW, None), *rows),
+        prompts=prompts,
+        metrics=tuple(metric for metric in metrics if isinstance(metric, Metric)),
+        derived=tuple(metric for metric in metrics if isinstance(metric, DerivedMetric)),
+        infos=tuple(metric.info for metric in metrics),
+        settings=settings,
+    )
 
 
-def _metric(name: str, registry: Registry) -> Metric:
-    part = build_part(Kind.METRIC, name, registry)
-    if not isinstance(part, Metric):
-        raise UnsupportedError(f"metric {name!r} has no `info` and `measure`")
-    return part
+def _metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:
+    """All registered metrics, in table order."""
+    found: list[Metric | DerivedMetric] = []
+    for spec in registry.of_kind(Kind.METRIC):
+        part = build_part(Kind.METRIC, spec.name, registry)
+        if not isinstance(part, Metric | DerivedMetric):
+            raise UnsupportedError(f"metric {spec.name!r} has neither `measure` nor `derive`, or no `info`")
+        found.append(part)
+    return tuple(found)
 
 
 def _task(config: EvalConfig, registry: Registry) -> Task:
@@ -162,18 +195,17 @@ def _task(config: EvalConfig, registry: Registry) -> Task:
     return found
 
 
-def _check_lengths(config: EvalConfig, amounts: tuple[Amount, ...], compositions: list[Composition]) -> None:
-    """Every context must have a middle, and every amount a slot for it."""
+def _check_length(what: str, tokens: int, config: EvalConfig, amounts: tuple[Amount, ...]) -> None:
+    """What is compressed must have a middle, and every amount a slot for it."""
     always = config.sinks + config.recent
-    for context in config.contexts:
-        for amount in amounts if compositions else ():
-            needed = always + amount.least_middle()
-            if context < needed:
-                raise PromptError(
-                    f"context {context} is too short to compress at {amount}: {config.sinks} sinks and {config.recent} "
-                    f"recent tokens are always kept, so at least {needed} tokens are needed"
-                )
-            amount.middle_slots(context - always, config.sinks, config.recent)
+    for amount in amounts:
+        needed = always + amount.least_middle()
+        if tokens < needed:
+            raise PromptError(
+                f"{what} is too short to compress at {amount}: {config.sinks} sinks and {config.recent} recent tokens "
+                f"are always kept, so at least {needed} tokens are needed"
+            )
+        amount.middle_slots(tokens - always, config.sinks, config.recent)
 
 
 def _check_positions(config: EvalConfig, model_config: Any) -> None:
@@ -196,12 +228,14 @@ def _prompts(config: EvalConfig, task: Task, source: ModelSource) -> tuple[Plann
                 trial = Trial(context, depth, seed)
                 prompt = task.prompt(tokenizer, trial)
                 after = len(prompt.input_ids) - prompt.context_end
-                if after > config.recent:
+                if config.question_aware and after > config.recent:
                     raise PromptError(
                         f"the {after} tokens after the haystack (question, template, begun answer) do not fit in the "
                         f"{config.recent} recent tokens that are always kept, so the question itself would be "
-                        f"compressed; use --recent {after} or more"
+                        f"compressed; use --recent {after} or more, or --question-agnostic"
                     )
                 digest = hashlib.sha256(" ".join(map(str, prompt.input_ids)).encode()).hexdigest()
-                planned.append(Planned(trial, prompt, seed == 0 and depth == config.depths[0], digest))
+                end = len(prompt.input_ids) if config.question_aware else prompt.context_end
+                timed = seed == 0 and depth == config.depths[0]
+                planned.append(Planned(trial, prompt, prompt.input_ids[:end], timed, digest))
     return tuple(planned)

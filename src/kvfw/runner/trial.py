@@ -2,34 +2,39 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kvfw.core.metric import Evidence, Metric, Missing, Response
-from kvfw.core.records import RowKey, TrialKey, TrialRecord
+from kvfw.core.metric import Evidence, Measured, Metric, Missing, Response
+from kvfw.core.records import RowKey, TrialKey, TrialRecord, vector_text
 from kvfw.core.state import KVState
 from kvfw.model import decode
+from kvfw.model.cache import CacheReport
 from kvfw.model.prefill import Prefill, prefill
+from kvfw.model.sentence import SentenceEncoder
+from kvfw.runner.engine import CacheEngine
 from kvfw.runner.prepare import FULL_ROW, Plan, Planned, Row
 
 
 @dataclass(frozen=True)
-class CacheEngine:
-    """Runs the model over fresh caches of one trial's states; see :class:`kvfw.core.metric.Engine`."""
+class Tools:
+    """What is loaded once per run."""
 
     model: PreTrainedModel
-    filled: Prefill
-    states: dict[int, KVState] = field(repr=False)
+    tokenizer: PreTrainedTokenizerBase
+    encoder: SentenceEncoder
 
-    def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
-        """Teacher-forced negative log-likelihoods of tokens 2...T."""
-        return decode.continuation_nll(self.model, self.filled.cache_of(self.states), tokens)
 
-    def tokens_per_second(self) -> float:
-        """Decode speed."""
-        return decode.tokens_per_second(self.model, self.filled.cache_of(self.states), self.filled.logits)
+@dataclass(frozen=True)
+class Answer:
+    """What came of one row on one prompt, before metrics."""
+
+    response: Response
+    engine: CacheEngine
+    report: CacheReport
+    seconds: dict[str, float]
 
 
 def trial_key(row: RowKey, planned: Planned) -> TrialKey:
@@ -44,82 +49,85 @@ def trial_key(row: RowKey, planned: Planned) -> TrialKey:
     )
 
 
-def run_prompt(
-    plan: Plan,
-    planned: Planned,
-    missing: tuple[Row, ...],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-) -> Iterator[TrialRecord]:
+def run_prompt(plan: Plan, planned: Planned, missing: tuple[Row, ...], tools: Tools) -> Iterator[TrialRecord]:
     """Records of the ``missing`` rows on one prompt, each as soon as it is measured.
 
-    The prompt is prefilled once. The baseline's response is always made, since metrics compare with it.
+    The prompt (question-agnostic: its context) is prefilled once. The baseline always answers, since metrics compare
+    with it.
     """
     config = plan.config
-    filled = prefill(model, planned.prompt.input_ids, plan.needs, sinks=config.sinks, recent=config.recent)
-    reference: Response | None = None
-    rows = missing if missing[0].key == FULL_ROW else (Row(FULL_ROW, None), *missing)
-    for row in rows:
-        started = time.perf_counter()
-        states = _states(filled, row)
-        compressed_s = time.perf_counter() - started
-        cache = filled.cache_of(states)
-        report = cache.report()
-        started = time.perf_counter()
-        tokens = decode.greedy(model, cache, filled.logits, config.max_new_tokens)
-        decoded_s = time.perf_counter() - started
-        del cache
-        response = Response(tokens, str(tokenizer.decode(list(tokens), skip_special_tokens=True)))
-        if reference is None:
-            reference = response
-        if row not in missing:
-            continue
+    filled = prefill(
+        tools.model,
+        planned.compressed_ids,
+        plan.needs,
+        sinks=config.sinks,
+        recent=config.recent,
+        vocabulary=tools.tokenizer,
+    )
+    baseline = _answer(filled, Row(FULL_ROW, None), planned, config.max_new_tokens, tools)
+    for row in missing:
+        answer = baseline if row.key == FULL_ROW else _answer(filled, row, planned, config.max_new_tokens, tools)
         evidence = Evidence(
             prompt=planned.prompt,
-            response=response,
-            reference=reference,
-            recalled=plan.task.recalled(response.text, planned.prompt),
-            states=states,
-            kv_bytes=report.kv_bytes,
-            overhead_bytes=report.overhead_bytes,
+            response=answer.response,
+            reference=baseline.response,
+            recalled=plan.task.recalled(answer.response.text, planned.prompt),
+            states=answer.engine.states,
+            kv_bytes=answer.report.kv_bytes,
+            overhead_bytes=answer.report.overhead_bytes,
             timed=planned.timed,
-            engine=CacheEngine(model, filled, states),
+            engine=answer.engine,
+            reference_engine=baseline.engine,
         )
-        seconds = {"prefill": filled.seconds, "compress": compressed_s, "decode": decoded_s}
-        slots = [int(n) for layer in report.layers for n in layer.slots]
-        yield _record(row, planned, evidence, plan.metrics, seconds, sum(slots) / len(slots))
+        yield _record(row, planned, evidence, plan.metrics, answer)
 
 
 @torch.inference_mode()
+def _answer(filled: Prefill, row: Row, planned: Planned, max_new_tokens: int, tools: Tools) -> Answer:
+    """Compresses the prompt for a row and lets the model answer."""
+    started = time.perf_counter()
+    states = _states(filled, row)
+    compressed = time.perf_counter()
+    engine = CacheEngine(tools.model, filled, states, planned.exact_ids, tools.encoder)
+    cache, first_logits = engine.started()
+    report = cache.report()
+    tokens = decode.greedy(tools.model, cache, first_logits, max_new_tokens)
+    decoded = time.perf_counter()
+    text = str(tools.tokenizer.decode(list(tokens), skip_special_tokens=True))
+    seconds = {"prefill": filled.seconds, "compress": compressed - started, "decode": decoded - compressed}
+    return Answer(Response(tokens, text), engine, report, seconds)
+
+
 def _states(filled: Prefill, row: Row) -> dict[int, KVState]:
     return filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)
 
 
-def _record(
-    row: Row,
-    planned: Planned,
-    evidence: Evidence,
-    metrics: tuple[Metric, ...],
-    seconds: dict[str, float],
-    slots_per_head: float,
-) -> TrialRecord:
+def _record(row: Row, planned: Planned, evidence: Evidence, metrics: tuple[Metric, ...], answer: Answer) -> TrialRecord:
     values: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
+    vectors: dict[str, str] = {}
     for metric in metrics:
+        name = metric.info.name
         value = metric.measure(evidence)
         if isinstance(value, Missing):
-            values[metric.info.name], reasons[metric.info.name] = None, value.reason
+            values[name], reasons[name] = None, value.reason
+        elif isinstance(value, Measured):
+            values[name], vectors[name] = value.value, vector_text(value.vector)
         else:
-            values[metric.info.name] = value
-    context = planned.trial.context_tokens
+            values[name] = value
+    slots = [n for layer in answer.report.layers for n in layer.slots]
     return TrialRecord(
         key=trial_key(row.key, planned),
-        ratio=row.ratio(context),
+        ratio=row.ratio(len(planned.compressed_ids)),
         prompt_sha256=planned.sha256,
         answer=planned.prompt.answer,
         response=evidence.response.text,
         metrics=values,
         reasons=reasons,
-        seconds=seconds,
-        extra={"slots_per_head": slots_per_head, "response_tokens": float(len(evidence.response.tokens))},
+        seconds=answer.seconds,
+        extra={
+            "slots_per_head": sum(slots) / len(slots),
+            "response_tokens": float(len(evidence.response.tokens)),
+        },
+        vectors=vectors,
     )

@@ -61,6 +61,10 @@ WORDINGS: Final = tuple(
     for thing in (
         "The access code for the vault",
         "The secret password of the archive",
+        "The combination of the museum's safe",
+        "The password for the wireless network",
+        "The booking reference of the train ticket",
+        "The activation key of the alarm system",
     )
 )
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from kvfw.core.state import KVState
@@ -24,13 +24,9 @@ def take(state: KVState, chosen: Bool[Tensor, "B Hkv N"]) -> KVState:
 
 def gather(state: KVState, index: Int64[Tensor, "B Hkv K"]) -> KVState:
     """Slots ``index`` of every head, as new tensors."""
-
-    def rows(x: Tensor) -> Tensor:
-        return x.gather(2, index[..., None].expand(*index.shape, x.shape[-1]))
-
     return KVState(
-        keys=rows(state.keys),
-        values=rows(state.values),
+        keys=_rows(state.keys, index),
+        values=_rows(state.values, index),
         positions=state.positions.gather(2, index),
         mass=state.mass.gather(2, index),
         bias=state.bias.gather(2, index),
@@ -73,6 +69,10 @@ def append(state: KVState, new: KVState) -> KVState:
         mass=torch.cat((state.mass, new.mass), dim=2),
         bias=torch.cat((state.bias, new.bias), dim=2),
     )
+
+
+def _rows(x: Float[Tensor, "B Hkv N D"], index: Int64[Tensor, "B Hkv K"]) -> Float[Tensor, "B Hkv K D"]:
+    return x.gather(2, index[..., None].expand(*index.shape, x.shape[-1]))
 
 
 def _blanked(state: KVState, real: Bool[Tensor, "B Hkv N"]) -> KVState:

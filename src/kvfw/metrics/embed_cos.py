@@ -1,0 +1,22 @@
+"""Similarity of sentence embeddings."""
+
+from typing import ClassVar
+
+from kvfw.core.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.records import MetricInfo
+
+
+class EmbedCosine(MetricPart):
+    """Cosine of the all-MiniLM-L6-v2 embeddings of the response and of the full cache's response.
+
+    Source: Reimers and Gurevych 2019, Sentence-BERT, arXiv 1908.10084. Responses of a few words: two that share their
+    first words and differ in the one that matters are still similar.
+    """
+
+    info: ClassVar[MetricInfo] = MetricInfo(name="embed_cos", title="Embed cos", digits=4, higher_is_better=True)
+
+    def measure(self, evidence: Evidence) -> Value:
+        """-1 to 1."""
+        if not evidence.response.text.strip() or not evidence.reference.text.strip():
+            return Missing("an empty response has no sentence embedding")
+        return evidence.engine.similarity(evidence.response.text, evidence.reference.text)

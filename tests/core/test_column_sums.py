@@ -1,0 +1,76 @@
+"""Exact attention column sums, block by block, against the whole matrix."""
+
+import pytest
+import torch
+from helpers.observations import SCALE, random_row
+from torch import Tensor
+
+from kvfw.core.ops import column_sums as module
+from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.state import KVState, exact_state
+
+
+def state_of(keys: Tensor, pad: int = 0) -> tuple[KVState, Tensor]:
+    """A row of keys ``[Hkv, L, D]`` behind ``pad`` padding slots, and the positions of all its tokens."""
+    padded = torch.cat((torch.full_like(keys[:, :1], 50.0).expand(-1, pad, -1), keys), dim=1)[None]
+    real = torch.arange(padded.shape[2])[None] >= pad
+    positions = (real.cumsum(-1) - 1).float()
+    state = exact_state(padded, padded, positions, real)
+    return state, positions.masked_fill(~real, -1.0)
+
+
+def whole_matrix(queries: Tensor, keys: Tensor, local: int) -> Tensor:
+    """Sums ``[Hkv, L]`` from the explicit causal attention matrix, in float64."""
+    heads, length, _ = queries.shape
+    group = heads // keys.shape[0]
+    logits = SCALE * queries.double() @ keys.double().repeat_interleave(group, 0).transpose(-1, -2)
+    rows, columns = torch.arange(length)[:, None], torch.arange(length)[None]
+    attention = logits.masked_fill(columns > rows, -torch.inf).softmax(-1)
+    kept = attention * (rows - columns >= local)
+    return kept.sum(1).view(keys.shape[0], group, length).mean(1)
+
+
+@pytest.mark.parametrize("block_elements", [1, 200, 2**22])
+@pytest.mark.parametrize("group", [1, 3])
+def test_sums_equal_those_of_the_whole_matrix(
+    block_elements: int, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", block_elements)
+    row = random_row(37, seed=1, group=group)
+    state, positions = state_of(row.keys)
+    found = column_sums(row.queries[None], positions, state, SCALE, (0, 1, 5, 40))
+    for local, sums in found.items():
+        torch.testing.assert_close(sums[0].double(), whole_matrix(row.queries, row.keys, local), atol=1e-5, rtol=1e-5)
+    assert float(found[40].abs().max()) == 0.0
+
+
+def test_all_attention_is_accounted_for() -> None:
+    row = random_row(50, seed=2)
+    state, positions = state_of(row.keys)
+    total = column_sums(row.queries[None], positions, state, SCALE, (0,))[0].sum(-1)
+    torch.testing.assert_close(total, torch.full_like(total, 50.0), atol=1e-3, rtol=0)
+
+
+def test_chunks_add_up_to_the_whole() -> None:
+    row = random_row(40, seed=3)
+    state, positions = state_of(row.keys)
+    whole = column_sums(row.queries[None], positions, state, SCALE, (0, 3))
+    added = {n: torch.zeros_like(sums) for n, sums in whole.items()}
+    for start, stop in ((0, 7), (7, 8), (8, 40)):
+        seen, seen_positions = state_of(row.keys[:, :stop])
+        part = column_sums(row.queries[None, :, start:stop], seen_positions[:, start:], seen, SCALE, (0, 3))
+        for n, sums in part.items():
+            added[n][..., :stop] += sums
+    for n in whole:
+        torch.testing.assert_close(added[n], whole[n], atol=1e-5, rtol=1e-5)
+
+
+def test_padding_neither_gives_nor_receives() -> None:
+    row = random_row(20, seed=4)
+    alone_state, alone_positions = state_of(row.keys)
+    alone = column_sums(row.queries[None], alone_positions, alone_state, SCALE, (0,))[0]
+    state, positions = state_of(row.keys, pad=6)
+    queries = torch.cat((torch.full_like(row.queries[:, :1], 50.0).expand(-1, 6, -1), row.queries), dim=1)[None]
+    padded = column_sums(queries, positions, state, SCALE, (0,))[0]
+    assert float(padded[..., :6].abs().max()) == 0.0
+    torch.testing.assert_close(padded[..., 6:], alone, atol=1e-5, rtol=1e-5)
