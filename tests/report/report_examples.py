@@ -68,7 +68,5 @@ def experiment(
             reasons = {} if first else {"tok_s": "timed in the first trial of each length only"}
             if compose == "full":
                 reasons["needle_retained"] = "nothing was compressed"
-            made.append(
-                record(compose, amount, context, depth, seed, ratio=ratio, metrics=metrics, reasons=reasons)
-            )
+            made.append(record(compose, amount, context, depth, seed, ratio=ratio, metrics=metrics, reasons=reasons))
     return made

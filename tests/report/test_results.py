@@ -26,11 +26,7 @@ def small_run() -> list[TrialRecord]:
                     "ref_ppl": None if context == 2048 else 1.0 + seed / 4,
                 }
                 reasons = {} if context == 1024 else {"ref_ppl": "the response is one token"}
-                made.append(
-                    record(
-                        compose, amount, context, 12.5, seed, ratio=ratio, metrics=metrics, reasons=reasons
-                    )
-                )
+                made.append(record(compose, amount, context, 12.5, seed, ratio=ratio, metrics=metrics, reasons=reasons))
     return made
 
 

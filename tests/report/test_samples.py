@@ -72,8 +72,6 @@ def test_text_shows_as_itself(text: str, escaped: str) -> None:
 
 @given(st.text())
 def test_no_text_breaks_out_of_its_cell(text: str) -> None:
-    (row,) = [
-        line for line in samples_markdown([record(response=text)]).splitlines() if line.startswith("| snapkv")
-    ]
+    (row,) = [line for line in samples_markdown([record(response=text)]).splitlines() if line.startswith("| snapkv")]
     bars = [at for at, character in enumerate(row) if character == "|" and row[at - 1] != "\\"]
     assert len(bars) == 5

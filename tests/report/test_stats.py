@@ -68,9 +68,7 @@ def test_the_bootstrap_draws_seeds_within_each_context() -> None:
 
 def test_the_bootstrap_draws_whole_runs() -> None:
     # Trials of a run cancel out: runs are equal, so nothing varies between them.
-    assert cluster_bootstrap_ci(runs([-1.0, 1.0], [-5.0, 5.0], [-9.0, 9.0])).value == pytest.approx(
-        (0.0, 0.0)
-    )
+    assert cluster_bootstrap_ci(runs([-1.0, 1.0], [-5.0, 5.0], [-9.0, 9.0])).value == pytest.approx((0.0, 0.0))
 
 
 def test_the_bootstrap_agrees_with_all_possible_samples() -> None:

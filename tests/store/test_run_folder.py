@@ -37,9 +37,7 @@ def test_a_new_folder_gets_its_configuration(tmp_path: Path) -> None:
 def test_resume_needs_to_be_asked_for_and_keeps_what_is_there(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path, SETTINGS, resume=True, facts={"cpu": "one"}) as run:
         run.append(numbered(0))
-    with pytest.raises(
-        RequestError, match="already holds this experiment; add --resume to finish it or choose"
-    ):
+    with pytest.raises(RequestError, match="already holds this experiment; add --resume to finish it or choose"):
         RunFolder.open(tmp_path, SETTINGS, resume=False)
     with RunFolder.open(tmp_path, SETTINGS, resume=True, facts={"cpu": "two"}) as run:
         run.append(numbered(1))

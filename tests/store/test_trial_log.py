@@ -67,9 +67,7 @@ def test_bad_lines_are_skipped_by_number_and_reason() -> None:
     assert all("\n" not in problem for problem in problems)
 
 
-def test_a_full_disk_is_explained_and_leaves_whole_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_explained_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trials.jsonl"
     with TrialLog(path) as log:
         log.append(numbered(0))

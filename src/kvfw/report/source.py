@@ -1,0 +1,192 @@
+"""Runs as the report takes them in, and whether they may stand in one table."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import JsonValue
+
+from kvfw.core.records import MetricInfo, RowKey, TrialRecord
+from kvfw.errors import RequestError
+from kvfw.report.names import labelled
+from kvfw.report.results import Results, summarise
+from kvfw.store.config import flat_settings, setting_text
+
+MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
+"""Settings that make other rows, not another experiment. A setting that is not named here must agree."""
+TELLING: Final = ("model", "task", "question_aware", "haystack", "contexts", "depths", "seeds")
+"""Settings that explain a difference best, and so are named first; a hash of prompts comes last."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One run.
+
+    Attributes:
+        name: of its folder.
+        settings, facts: as in ``config.json``.
+        records: the trials that could be read.
+        metrics: what is known of the metrics.
+        problems: what could not be read, one sentence each.
+    """
+
+    name: str
+    settings: Mapping[str, JsonValue]
+    facts: Mapping[str, JsonValue]
+    records: tuple[TrialRecord, ...]
+    metrics: tuple[MetricInfo, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is reported: made by :func:`make_report`, or put together from results that exist already.
+
+    Attributes:
+        results: of all runs together.
+        records: the same trials, compositions labelled as in ``results``.
+        sources: the runs.
+        notes: what a reader must know of the data.
+    """
+
+    results: Results
+    records: tuple[TrialRecord, ...]
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...] = ()
+
+
+def make_report(sources: Sequence[Source], references: Sequence[str] | None = None, *, resamples: int = 9999) -> Report:
+    """Runs side by side; a row that several of them hold is labelled with its run.
+
+    Args:
+        sources: at least one.
+        references: compositions to compare with; None is ``full`` and the first composition.
+        resamples: of the bootstrap.
+
+    Raises:
+        RequestError: there is no run, a run without trials, two runs that cannot be compared, or a reference
+            that no row has.
+    """
+    if not sources:
+        raise RequestError("no run to report; name at least one run folder")
+    for source in sources:
+        if not source.records:
+            why = f" ({source.problems[0]})" if source.problems else ""
+            raise RequestError(f"{source.name} holds no trial that can be read{why}; run or resume it first")
+    check_comparable(sources)
+    names = unique_names([source.name for source in sources])
+    shared = _shared_rows(sources)
+    records: list[TrialRecord] = []
+    order: list[RowKey] = []
+    for name, source in zip(names, sources, strict=True):
+        order += (_renamed(row, name, shared) for row in wanted_rows(source.settings))
+        for record in source.records:
+            compose = _renamed(record.key.row, name, shared).compose
+            key = record.key.model_copy(update={"compose": compose})
+            records.append(record if compose == record.key.compose else record.model_copy(update={"key": key}))
+    present = tuple(dict.fromkeys(record.key.row for record in records))
+    infos = {info.name: info for source in reversed(sources) for info in source.metrics}
+    metrics = [infos[name] for name in dict.fromkeys(info.name for source in sources for info in source.metrics)]
+    results = summarise(
+        records,
+        _settings(names, sources),
+        metrics,
+        order=order,
+        references=None if references is None else [find_row(text, present, order) for text in references],
+        resamples=resamples,
+    )
+    return Report(results, tuple(records), tuple(sources), _notes(names, sources))
+
+
+def check_comparable(sources: Sequence[Source]) -> None:
+    """Raise RequestError naming the settings in which a run differs from the first, with both values."""
+    first, *others = sources
+    old = dict(flat_settings(first.settings))
+    for other in others:
+        new = dict(flat_settings(other.settings))
+        names = [name for name in dict.fromkeys([*TELLING, *old, *new]) if name.split(".")[0] not in MAY_DIFFER]
+        differing = [
+            f"{name}: {setting_text(old, name)} in {first.name}, {setting_text(new, name)} in {other.name}"
+            for name in names
+            if setting_text(old, name) != setting_text(new, name)
+        ]
+        if differing:
+            listed = "\n  ".join(differing)
+            raise RequestError(
+                f"{first.name} and {other.name} cannot be compared, they are different experiments; report them one by "
+                f"one:\n  {listed}"
+            )
+
+
+def wanted_rows(settings: Mapping[str, JsonValue]) -> list[RowKey]:
+    """The rows that the settings ask for, in the order they were asked for; nothing where they do not say."""
+    compose, amounts = settings.get("compose"), settings.get("amounts")
+    if not isinstance(compose, list) or not isinstance(amounts, list):
+        return []
+    return [RowKey(str(text), str(amount)) for amount in amounts for text in compose]
+
+
+def find_row(text: str, present: Sequence[RowKey], order: Sequence[RowKey] = ()) -> RowKey:
+    """The first row of that composition, with or without the label of its run.
+
+    Raises:
+        RequestError: there is none.
+    """
+    rows = [*(row for row in order if row in present), *present]
+    for row in rows:
+        if row.compose == text or row.compose.startswith(f"{text} ["):
+            return row
+    known = ", ".join(dict.fromkeys(row.compose for row in rows))
+    raise RequestError(f"reference {text!r} is no row of the report; rows: {known}")
+
+
+def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, numbered where they repeat."""
+    count = Counter(names)
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        seen[name] += 1
+        unique.append(f"{name} #{seen[name]}" if count[name] > 1 else name)
+    return tuple(unique)
+
+
+def _shared_rows(sources: Sequence[Source]) -> frozenset[RowKey]:
+    count = Counter(row for source in sources for row in {record.key.row for record in source.records})
+    return frozenset(row for row, runs in count.items() if runs > 1)
+
+
+def _renamed(row: RowKey, run: str, shared: frozenset[RowKey]) -> RowKey:
+    return RowKey(labelled(row.compose, run), row.amount) if row in shared else row
+
+
+def _settings(names: Sequence[str], sources: Sequence[Source]) -> dict[str, JsonValue]:
+    """Settings of one run; of several, what they share, and the rest run by run under ``runs``."""
+    if len(sources) == 1:
+        return dict(sources[0].settings)
+    common = {name: value for name, value in sources[0].settings.items() if name not in MAY_DIFFER}
+    own: dict[str, JsonValue] = {
+        run: {name: value for name, value in source.settings.items() if name in MAY_DIFFER}
+        for run, source in zip(names, sources, strict=True)
+    }
+    return {**common, "runs": own}
+
+
+def _notes(names: Sequence[str], sources: Sequence[Source]) -> tuple[str, ...]:
+    return tuple(_each_note(names, sources))
+
+
+def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]:
+    several = len(sources) > 1
+    for name, source in zip(names, sources, strict=True):
+        for problem in source.problems:
+            yield f"{name}: {problem}" if several else problem
+    if several:
+        yield "Speeds of different runs were measured at different times and cannot be compared."
+        for setting in ("sinks", "recent"):
+            texts = {setting_text(dict(source.settings), setting) for source in sources}
+            if len(texts) > 1:
+                pairs = zip(names, sources, strict=True)
+                values = ", ".join(f"{setting_text(dict(source.settings), setting)} in {name}" for name, source in pairs)
+                yield f"The runs differ in {setting}: {values}."
