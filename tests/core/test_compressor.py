@@ -6,7 +6,7 @@ from itertools import product
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from torch import Tensor
 
 from helpers.observations import (
@@ -45,7 +45,7 @@ def names(kind: Kind) -> list[str]:
 
 
 def stage_texts() -> list[str]:
-    """Every stage name that stands alone, and the generic forms with every part that they can hold."""
+    """Every stage name that stands alone, and the generic forms with every other part that they can hold."""
     registry = default_registry()
     alone = [
         spec.name
@@ -56,17 +56,13 @@ def stage_texts() -> list[str]:
             for info in part_class(spec).model_fields.values()
         )
     ]
-    selects = [
-        f"select(scorer={scorer},selector={selector})"
-        for scorer, selector in product(names(Kind.SCORER), names(Kind.SELECTOR))
-    ]
+    selects = [f"select(scorer=position,selector={selector})" for selector in names(Kind.SELECTOR)]
     merges = [
-        f"merge(merger={merger},space={space},weight={scorer},bias={bias})"
-        for merger, space, scorer, bias in product(
-            names(Kind.MERGER), names(Kind.SPACE), names(Kind.SCORER), ("none", "log")
-        )
+        f"merge(merger={merger},space={space},weight=position,bias=log)"
+        for merger, space in product(names(Kind.MERGER), names(Kind.SPACE))
     ]
-    return [*alone, *selects, *merges, "streaming(positions=cache)"]
+    weighted = [f"merge(merger=ewmeans,weight={scorer})" for scorer in names(Kind.SCORER)]
+    return [*alone, *selects, *merges, *weighted, "streaming(positions=cache)"]
 
 
 def merges(text: str) -> bool:
@@ -84,7 +80,7 @@ HYBRIDS = [f"{text}:0.5+ewmeans_pre:0.5" for text in SELECTING] + [
 COMPOSITIONS = ALONE + HYBRIDS
 
 every_composition = pytest.mark.parametrize("text", COMPOSITIONS)
-few = settings(max_examples=3, deadline=None)
+few = settings(max_examples=2, deadline=None, phases=[Phase.generate])
 
 
 def bound(text: str, amount_: Amount = HALF) -> Compressor:
@@ -234,13 +230,12 @@ def test_half_precision_stays_and_exact_tokens_stay_exact(text: str, dtype: torc
 def test_the_result_does_not_depend_on_what_neighbours_asked_for(text: str) -> None:
     """A shared observation, captured for whoever needs most, gives bit for bit what one's own would."""
     # The default window of 84 is narrowed, too: the prompt is longer than that.
-    rows = [random_row(100, 7), random_row(90, 8)]
-    made, budget = bound(text), torch.tensor([[30, 41], [8, 33]])
+    rows = [random_row(92, 7)]
+    made, budget = bound(text), torch.tensor([[5, 9]])
     asked = made.needs.queries
     own = observe(rows, sinks=SINKS, recent=RECENT, window=max(asked, 1))
-    if asked == 0:
-        own = own.narrowed(Needs())
-    shared = observe(rows, sinks=SINKS, recent=RECENT, window=97)
+    own = own.narrowed(made.needs)
+    shared = observe(rows, sinks=SINKS, recent=RECENT, window=90)
     assert same_bits(made.compress(own, budget), made.compress(shared, budget))
 
 
@@ -406,7 +401,7 @@ def test_a_merged_slot_that_is_left_alone_keeps_its_bias() -> None:
     """Compressing what was compressed: a slot of log mass that the merger did not touch still has it."""
     obs = observed([random_row(20, 3)])
     once = bound("ewmeans_post(bias=log)").compress(obs, torch.tensor([[6, 6]]))
-    again = replace(obs, state=once, protected=~once.valid, queries=None, query_positions=None)
+    again = replace(obs.narrowed(Needs()), state=once, protected=~once.valid)
     made = compressor(parse("ewmeans_post(weight=position)"), HALF, sinks=0, recent=0)
     twice = made.compress(again, torch.tensor([[9, 10]]))
     assert twice.mass.sum(-1).tolist() == [[20, 20]]

@@ -56,7 +56,7 @@ def test_parts_are_listed_in_order_of_registration() -> None:
 
 def test_an_unknown_name_gets_the_closest_ones_and_the_list() -> None:
     with pytest.raises(UnknownNameError) as caught:
-        OWN.get(Kind.SCORER, "snapvk")
+        register(spec(Kind.SCORER, name) for name in ("snapkv", "position")).get(Kind.SCORER, "snapvk")
     assert str(caught.value) == "unknown scorer 'snapvk'. Did you mean snapkv? Known: position, snapkv"
     with pytest.raises(UnknownNameError, match=r"^unknown method 'ewmeans'\. Did you mean ewmeans_pre or ewmeans_post"):
         OWN.stage("ewmeans")

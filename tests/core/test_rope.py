@@ -38,7 +38,7 @@ def at(position: float) -> Tensor:
     return torch.tensor([[[position]]])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(ropes(), positions, st.integers(0, 999))
 def test_unrotate_undoes_rotate(rope: Rope, position: float, seed: int) -> None:
     key = vector(seed)
@@ -47,7 +47,7 @@ def test_unrotate_undoes_rotate(rope: Rope, position: float, seed: int) -> None:
     torch.testing.assert_close(rotate(unrotate(key, at(position), rope), at(position), rope), key, rtol=0, atol=2e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(ropes(), st.floats(0, 64, width=32), st.integers(0, 999))
 def test_rotation_is_that_of_complex_numbers(rope: Rope, position: float, seed: int) -> None:
     key = vector(seed)
@@ -57,7 +57,7 @@ def test_rotation_is_that_of_complex_numbers(rope: Rope, position: float, seed: 
     torch.testing.assert_close(rotate(key, at(position), rope).flatten(), torch.tensor(slow), rtol=0, atol=5e-5)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(ropes(), st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 999))
 def test_rotations_add_up(rope: Rope, p: int, q: int, seed: int) -> None:
     plain = Rope(rope.inv_freq, 1.0, rope.layout)
@@ -66,7 +66,7 @@ def test_rotations_add_up(rope: Rope, p: int, q: int, seed: int) -> None:
     torch.testing.assert_close(twice, rotate(key, at(float(p + q)), plain), rtol=0, atol=1e-3)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(ropes(), positions, st.integers(0, 999))
 def test_only_the_rotary_slice_turns_and_is_scaled(rope: Rope, position: float, seed: int) -> None:
     key = vector(seed)
@@ -77,7 +77,7 @@ def test_only_the_rotary_slice_turns_and_is_scaled(rope: Rope, position: float, 
     torch.testing.assert_close(*lengths, rtol=1e-5, atol=0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(ropes(), st.integers(0, 999))
 def test_position_zero_changes_nothing_but_scale(rope: Rope, seed: int) -> None:
     plain = Rope(rope.inv_freq, 1.0, rope.layout)

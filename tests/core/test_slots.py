@@ -50,7 +50,7 @@ def heads(state: KVState) -> list[tuple[int, int]]:
     return [(row, head) for row in range(rows) for head in range(kv_heads)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(masked_states())
 def test_take_keeps_the_chosen_in_order_bit_for_bit(case: tuple[KVState, Tensor]) -> None:
     state, chosen = case
@@ -64,7 +64,7 @@ def test_take_keeps_the_chosen_in_order_bit_for_bit(case: tuple[KVState, Tensor]
     assert all(torch.equal(a, b) for a, b in zip(parts_of(state), before, strict=True))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(masked_states())
 def test_a_partition_joins_to_the_whole(case: tuple[KVState, Tensor]) -> None:
     state, chosen = case
@@ -74,7 +74,7 @@ def test_a_partition_joins_to_the_whole(case: tuple[KVState, Tensor]) -> None:
     assert same_bits(join(other, one), whole)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(masked_states())
 def test_joining_nothing_changes_nothing(case: tuple[KVState, Tensor]) -> None:
     state, chosen = case
@@ -87,7 +87,7 @@ def test_joining_nothing_changes_nothing(case: tuple[KVState, Tensor]) -> None:
     assert same_bits(take(taken, taken.valid), taken)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(masked_states(), st.integers(0, 999))
 def test_taking_twice_is_taking_both(case: tuple[KVState, Tensor], seed: int) -> None:
     state, chosen = case
@@ -103,7 +103,7 @@ def test_taking_twice_is_taking_both(case: tuple[KVState, Tensor], seed: int) ->
     assert same_bits(take(first, mask), both)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(states(), st.integers(0, 999))
 def test_gather_reads_by_index(state: KVState, seed: int) -> None:
     if state.width == 0:
@@ -118,7 +118,7 @@ def test_gather_reads_by_index(state: KVState, seed: int) -> None:
                 assert torch.equal(got[row, head, i], had[row, head, source])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(states(), states())
 def test_append_puts_new_tokens_last(state: KVState, other: KVState) -> None:
     rows = min(state.mass.shape[0], other.mass.shape[0])
@@ -206,7 +206,7 @@ def test_states_are_frozen() -> None:
         prompt_state([3]).keys = torch.zeros(1)  # type: ignore[misc]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=3),
     st.integers(0, 4),

@@ -52,6 +52,10 @@ def test_a_run_has_the_baseline_and_every_row_and_its_files(tiny_folder: Path, t
     assert set(saved["rows"][1]["metrics"]) == {
         "recall",
         "ref_ppl",
+        "self_ppl",
+        "embed_cos",
+        "hidden_cos",
+        "hidden_cos_centred",
         "kv_mb",
         "kv_overhead_mb",
         "tok_s",

@@ -34,10 +34,11 @@ def command(prompt: str | None, file: Path | None, **options: Any) -> int:
 
     PROMPT is the text; with --file it is put after the file's text. "-" reads it from standard input.
     """
-    from kvfw.runner.generate import GenerateConfig, generate
+    from kvfw.runner.config import GenerateConfig
+    from kvfw.runner.generate import generate
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    samples = generate(GenerateConfig.of({**given, "prompt": _text(prompt, file)}))
+    samples = generate(GenerateConfig.checked({**given, "prompt": _text(prompt, file)}))
     _print(samples)
     return 0
 

@@ -10,6 +10,7 @@ from kvfw.errors import KvfwError
 
 COMMANDS = {
     "eval": "kvfw.cli.evaluate",
+    "report": "kvfw.cli.report",
     "generate": "kvfw.cli.generate",
     "list": "kvfw.cli.listing",
     "show": "kvfw.cli.show",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kvfw.errors import KvfwError, OptionError, UnknownNameError, UnsupportedError
+from kvfw.model.bars import without_bars
 from kvfw.model.embedded import EMBEDDED, embedded_folder, ensure_embedded
 from kvfw.model.fetch_hub import HubAnswer, HubQuestion, ask_hub, explain_hub_failure
 
@@ -162,7 +163,7 @@ def load_model(
     if place.answer.has_safetensors is False:
         raise UnsupportedError(f"the hub model {place.source.name!r} has no safetensors weights; only those are read")
     tokenizer = _read_tokenizer(place, trust_remote_code)
-    with _explained(place), _without_bars(place):
+    with _explained(place), nullcontext() if place.source.kind == "hub" else without_bars():
         causal: Any = AutoModelForCausalLM
         model: PreTrainedModel
         info: dict[str, Any]
@@ -364,20 +365,3 @@ def _explained(place: _Place) -> Iterator[None]:
         if place.source.kind == "hub":
             raise explain_hub_failure(place.source.name, place.answer, error) from error
         raise UnsupportedError(f"{place.source.name!r} ({place.location}) cannot be loaded: {error}") from error
-
-
-@contextmanager
-def _without_bars(place: _Place) -> Iterator[None]:
-    """Keep transformers' progress bar quiet for local models, which load in a moment."""
-    import transformers.utils.logging
-
-    logging: Any = transformers.utils.logging
-
-    if place.source.kind == "hub" or not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()

@@ -5,6 +5,7 @@ from typing import Any
 
 from kvfw.core.metric import Missing
 from kvfw.errors import FetchError
+from kvfw.model.bars import without_bars
 from kvfw.model.embedded import ensure_embedded
 
 ENCODER = "minilm-l6"
@@ -22,7 +23,8 @@ class SentenceEncoder:
         from sentence_transformers import SentenceTransformer
 
         # On the CPU: a few short texts, and the language model's device stays its own.
-        return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        with without_bars():
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
 
     def similarity(self, text: str, other: str) -> float | Missing:
         """Cosine of two texts' embeddings, -1 to 1; exactly 1 for equal texts."""

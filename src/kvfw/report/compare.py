@@ -333,6 +333,4 @@ def _verdict(p: float | None, difference: float | None, enough: bool) -> Verdict
 
 def by_reference(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Comparison]]]:
     """Comparisons grouped by the reference's composition, in their order."""
-    return [
-        (compose, list(group)) for compose, group in groupby(comparisons, key=lambda each: each.reference.compose)
-    ]
+    return [(compose, list(group)) for compose, group in groupby(comparisons, key=lambda each: each.reference.compose)]

@@ -3,11 +3,13 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
 
 from kvfw.core.records import SCHEMA, Frozen, MetricInfo, RowKey, RunKey, TrialKey, TrialRecord
+from kvfw.errors import StoreError
 from kvfw.report import stats
 from kvfw.report.compare import Comparison, compare_rows
 from kvfw.report.names import is_full
@@ -109,6 +111,20 @@ def summarise(
         rows=tuple(_row(key, trials_of[key], infos, resamples, seed) for key in keys),
         comparisons=compare_rows(keys, everything, infos, references, resamples=resamples, seed=seed),
     )
+
+
+def read_results(path: Path) -> Results | None:
+    """A results file; None if there is none, or none that can be understood: trials are what counts.
+
+    Raises:
+        StoreError: it is there and cannot be read.
+    """
+    try:
+        return Results.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def row_order(present: Iterable[RowKey], order: Sequence[RowKey] = ()) -> list[RowKey]:

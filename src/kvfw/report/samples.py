@@ -4,12 +4,31 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kvfw.core.records import PromptKey, RowKey, TrialRecord
 from kvfw.report.results import RECALL, depth_text, row_order
 
 MARKED = re.compile(r"[\\`*_\[\]<>|~&#$]")
 """Characters that Markdown, its tables or HTML inside it would take for their own."""
+
+
+class Answer(NamedTuple):
+    """What one row answered."""
+
+    compose: str
+    amount: str
+    found: str
+    response: str
+
+
+class Sample(NamedTuple):
+    """One prompt and what every row answered to it."""
+
+    title: str
+    answer: str
+    prompt_sha256: str
+    answers: tuple[Answer, ...]
 
 
 def samples_markdown(
@@ -30,17 +49,30 @@ def samples_markdown(
     Returns:
         Markdown; responses are escaped, so none can break out of its cell.
     """
+    sections = [
+        _section(sample) for sample in samples(records, order=order, max_prompts=max_prompts, max_chars=max_chars)
+    ]
+    return "\n".join(["# Samples\n", *(sections or ["No trial is recorded yet.\n"])])
+
+
+def samples(
+    records: Iterable[TrialRecord],
+    *,
+    order: Sequence[RowKey] = (),
+    max_prompts: int = 15,
+    max_chars: int = 400,
+) -> list[Sample]:
+    """The same as data, nothing escaped; arguments as of :func:`samples_markdown`."""
     by_prompt: dict[PromptKey, dict[RowKey, TrialRecord]] = defaultdict(dict)
     appeared: dict[RowKey, None] = {}
     for record in records:
         by_prompt[record.key.prompt].setdefault(record.key.row, record)
         appeared[record.key.row] = None
     rows = row_order(appeared, order)
-    sections = [
-        _section(prompt, [by_prompt[prompt][row] for row in rows if row in by_prompt[prompt]], max_chars)
+    return [
+        _sample(prompt, [by_prompt[prompt][row] for row in rows if row in by_prompt[prompt]], max_chars)
         for prompt in pick(by_prompt, max_prompts)
     ]
-    return "\n".join(["# Samples\n", *(sections or ["No trial is recorded yet.\n"])])
 
 
 def pick(prompts: Iterable[PromptKey], at_most: int) -> list[PromptKey]:
@@ -57,20 +89,31 @@ def escape(text: str) -> str:
     return "".join(_visible(character) for character in marked)
 
 
-def _section(prompt: PromptKey, trials: Sequence[TrialRecord], max_chars: int) -> str:
+def _sample(prompt: PromptKey, trials: Sequence[TrialRecord], max_chars: int) -> Sample:
+    return Sample(
+        f"{prompt.context} tokens, depth {depth_text(prompt.depth)} %, seed {prompt.seed}",
+        trials[0].answer,
+        trials[0].prompt_sha256,
+        tuple(
+            Answer(trial.key.compose, trial.key.amount, _found(trial), _cut(trial.response, max_chars))
+            for trial in trials
+        ),
+    )
+
+
+def _section(sample: Sample) -> str:
     lines = [
-        f"## {prompt.context} tokens, depth {depth_text(prompt.depth)} %, seed {prompt.seed}",
+        f"## {sample.title}",
         "",
-        f"- answer: {escape(trials[0].answer)}",
-        f"- prompt: {trials[0].prompt_sha256[:12]}",
+        f"- answer: {escape(sample.answer)}",
+        f"- prompt: {sample.prompt_sha256[:12]}",
         "",
         "| compose | amount | found | response |",
         "| --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {escape(trial.key.compose)} | {escape(trial.key.amount)} | {_found(trial)} "
-        f"| {_response(trial.response, max_chars)} |"
-        for trial in trials
+        f"| {escape(each.compose)} | {escape(each.amount)} | {each.found} | {escape(each.response) or '*(empty)*'} |"
+        for each in sample.answers
     ]
     return "\n".join(lines) + "\n"
 
@@ -80,10 +123,11 @@ def _found(trial: TrialRecord) -> str:
     return "–" if recall is None else {1.0: "yes", 0.0: "no"}.get(recall, f"{recall:.2f}")
 
 
-def _response(text: str, max_chars: int) -> str:
+def _cut(text: str, max_chars: int) -> str:
+    """The beginning; nothing where there is only white space."""
     if not text.strip():
-        return "*(empty)*"
-    return escape(text if len(text) <= max_chars else text[:max_chars] + " …")
+        return ""
+    return text if len(text) <= max_chars else text[:max_chars] + " …"
 
 
 def _visible(character: str) -> str:

@@ -11,7 +11,7 @@ from kvfw.core.records import MetricInfo, RowKey, TrialRecord
 from kvfw.errors import RequestError
 from kvfw.report.names import labelled
 from kvfw.report.results import Results, summarise
-from kvfw.store.config import flat_settings, setting_text
+from kvfw.report.settings import flat_settings, setting_text
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
 """Settings that make other rows, not another experiment. A setting that is not named here must agree."""
@@ -188,5 +188,7 @@ def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]
             texts = {setting_text(dict(source.settings), setting) for source in sources}
             if len(texts) > 1:
                 pairs = zip(names, sources, strict=True)
-                values = ", ".join(f"{setting_text(dict(source.settings), setting)} in {name}" for name, source in pairs)
+                values = ", ".join(
+                    f"{setting_text(dict(source.settings), setting)} in {name}" for name, source in pairs
+                )
                 yield f"The runs differ in {setting}: {values}."

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvfw.core.budget import Amount, check_counts
 from kvfw.errors import OptionError
-
-PresetName = Literal["quick", "founding"]
 
 #: What a preset sets; anything given explicitly wins.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -43,28 +41,17 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 DEFAULT_COMPOSE = "snapkv:0.8+ewmeans_pre:0.2"
 
 
-class EvalConfig(BaseModel):
-    """What to evaluate, and on what. Frozen; fields that were given are told from defaults by ``model_fields_set``.
+class CompressionConfig(BaseModel):
+    """What is compressed, how much, and on which model: what every command that runs a model has in common.
 
     Attributes:
-        compose: compositions; the uncompressed baseline ``full`` is always evaluated too.
-        ratio, slots, keep: amounts; every composition is evaluated at each. ``ratio``: times smaller the middle
-            becomes; ``slots``: slots per KV head in all; ``keep``: fraction of the middle. With none given, ratio 4.
-        contexts: prompt lengths, tokens.
-        depths: places of the needle, percent of the haystack.
-        seeds: repetitions per length and depth; their numbers are 0 ... seeds - 1.
-        task: the task, as a part with options.
-        model: embedded name, local folder or hub id.
+        compose: compositions.
+        ratio, slots, keep: amounts; every composition is used at each. ``ratio``: times smaller the middle becomes;
+            ``slots``: slots per KV head in all; ``keep``: fraction of the middle. With none given, ratio 4.
         sinks, recent: first and last tokens of the prompt that are always kept.
-        max_new_tokens: longest response, tokens.
-        question_aware: the question is in the prompt when it is compressed; if not, only the context is compressed, and
-            what follows it is appended exactly.
-        begin_answer: begin the answer for the model, where the task can.
-        haystack: UTF-8 text to hide the needle in; None is the one shipped with kvfw.
+        model: embedded name, local folder or hub id.
         dtype, device: ``auto`` is float32 on a CPU, the checkpoint's own dtype elsewhere; cuda, mps, cpu in this order.
         trust_remote_code: run code that comes with a model.
-        out: folder of the run; None makes a new one under ``runs/``.
-        resume: go on with the run in ``out``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,22 +60,12 @@ class EvalConfig(BaseModel):
     ratio: tuple[str, ...] = ()
     slots: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    contexts: tuple[int, ...] = (1024,)
-    depths: tuple[float, ...] = (10.0, 30.0, 50.0, 70.0, 90.0)
-    seeds: int = Field(1, ge=1)
-    task: str = "niah"
-    model: str = "smollm2-135m"
     sinks: int = 4
     recent: int = 84
-    max_new_tokens: int = Field(24, ge=1)
-    question_aware: bool = True
-    begin_answer: bool = True
-    haystack: Path | None = None
+    model: str = "smollm2-135m"
     dtype: str = "auto"
     device: str = "auto"
     trust_remote_code: bool = False
-    out: Path | None = None
-    resume: bool = False
 
     @field_validator("ratio", "slots", "keep", mode="before")
     @classmethod
@@ -97,27 +74,23 @@ class EvalConfig(BaseModel):
         values = value if isinstance(value, list | tuple) else [value]
         return tuple(str(item) if isinstance(item, int | float | Fraction) else item for item in values)
 
-    @field_validator("compose", "contexts", "depths", mode="before")
+    @field_validator("compose", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return value if isinstance(value, list | tuple) else (value,)
+        return as_tuple(value)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], preset: str | None = None) -> Self:
-        """A configuration from what was given, over a preset, over the defaults.
+    def checked(cls, given: Mapping[str, Any]) -> Self:
+        """A configuration from what was given, over the defaults.
 
         Raises:
-            OptionError: an unknown preset or setting, or a value of the wrong type or range.
+            OptionError: an unknown setting, or a value of the wrong type or range.
         """
-        if preset is not None and preset not in PRESETS:
-            raise OptionError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
-        base = dict(PRESETS[preset]) if preset is not None else {}
-        if any(given.get(kind) for kind in ("slots", "keep", "ratio")):
-            base.pop("ratio", None)
         try:
-            return cls(**{**base, **given})
+            return cls(**given)
         except ValidationError as error:
-            raise OptionError("; ".join(_explained(dict(problem)) for problem in error.errors())) from None
+            known = ", ".join(cls.model_fields)
+            raise OptionError("; ".join(_explained(dict(problem), known) for problem in error.errors())) from None
 
     def amounts(self) -> tuple[Amount, ...]:
         """Every amount asked for, ratio 4 if none was.
@@ -132,9 +105,78 @@ class EvalConfig(BaseModel):
         return tuple(dict.fromkeys(found)) or (Amount("ratio", Fraction(4)),)
 
 
-def _explained(problem: dict[str, Any]) -> str:
+class EvalConfig(CompressionConfig):
+    """What to evaluate, and on what. Frozen; fields that were given are told from defaults by ``model_fields_set``.
+
+    The uncompressed baseline ``full`` is always evaluated too.
+
+    Attributes:
+        contexts: prompt lengths, tokens.
+        depths: places of the needle, percent of the haystack.
+        seeds: repetitions per length and depth; their numbers are 0 ... seeds - 1.
+        task: the task, as a part with options.
+        max_new_tokens: longest response, tokens.
+        question_aware: the question is in the prompt when it is compressed; if not, only the context is compressed, and
+            what follows it is appended exactly.
+        begin_answer: begin the answer for the model, where the task can.
+        haystack: UTF-8 text to hide the needle in; None is the one shipped with kvfw.
+        out: folder of the run; None makes a new one under ``runs/``.
+        resume: go on with the run in ``out``.
+    """
+
+    contexts: tuple[int, ...] = (1024,)
+    depths: tuple[float, ...] = (10.0, 30.0, 50.0, 70.0, 90.0)
+    seeds: int = Field(1, ge=1)
+    task: str = "niah"
+    max_new_tokens: int = Field(24, ge=1)
+    question_aware: bool = True
+    begin_answer: bool = True
+    haystack: Path | None = None
+    out: Path | None = None
+    resume: bool = False
+
+    @field_validator("contexts", "depths", mode="before")
+    @classmethod
+    def _grid(cls, value: Any) -> Any:
+        return as_tuple(value)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], preset: str | None = None) -> Self:
+        """A configuration from what was given, over a preset, over the defaults.
+
+        Raises:
+            OptionError: an unknown preset or setting, or a value of the wrong type or range.
+        """
+        if preset is not None and preset not in PRESETS:
+            raise OptionError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
+        base = dict(PRESETS[preset]) if preset is not None else {}
+        if any(given.get(kind) for kind in ("slots", "keep", "ratio")):
+            base.pop("ratio", None)
+        return cls.checked({**base, **given})
+
+
+class GenerateConfig(CompressionConfig):
+    """What to answer, and how.
+
+    Attributes:
+        prompt: text of the prompt.
+        max_new_tokens: longest response, tokens.
+        raw: no chat template: the model continues the text.
+    """
+
+    prompt: str
+    max_new_tokens: int = Field(64, ge=1)
+    raw: bool = False
+
+
+def as_tuple(value: Any) -> Any:
+    """A single value is a list of one."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _explained(problem: dict[str, Any], known: str) -> str:
     """One line for one wrong setting."""
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"unknown setting {name!r}; known: {', '.join(EvalConfig.model_fields)}"
+        return f"unknown setting {name!r}; known: {known}"
     return f"{name} is {problem['input']!r}: {problem['msg']}"

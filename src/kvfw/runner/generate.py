@@ -1,54 +1,19 @@
 """One prompt of the user's own, answered over the full cache and over compressed ones."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvfw.core.compressor import Compressor, compressor
 from kvfw.core.observation import Needs
 from kvfw.core.registry import Registry, default_registry
 from kvfw.core.spec import parse
-from kvfw.errors import OptionError, PromptError
 from kvfw.model import decode
-from kvfw.model.load import load_config, load_model, load_tokenizer, resolve_model
+from kvfw.model.load import choose_device, choose_dtype, load_config, load_model, load_tokenizer, resolve_model
 from kvfw.model.prefill import prefill
-from kvfw.runner.config import DEFAULT_COMPOSE, EvalConfig
-
-
-class GenerateConfig(BaseModel):
-    """What to answer. Fields as in :class:`kvfw.runner.config.EvalConfig`; ``raw`` leaves the chat template out."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    prompt: str
-    compose: tuple[str, ...] = (DEFAULT_COMPOSE,)
-    ratio: tuple[str, ...] = ()
-    slots: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    sinks: int = 4
-    recent: int = 84
-    max_new_tokens: int = Field(64, ge=1)
-    raw: bool = False
-    model: str = "smollm2-135m"
-    dtype: str = "auto"
-    device: str = "auto"
-    trust_remote_code: bool = False
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """A configuration from what was given.
-
-        Raises:
-            OptionError: a value of the wrong type or range.
-        """
-        try:
-            return cls(**given)
-        except ValidationError as error:
-            problems = (f"{'.'.join(map(str, e['loc']))} is {e['input']!r}: {e['msg']}" for e in error.errors())
-            raise OptionError("; ".join(problems)) from None
+from kvfw.runner.config import GenerateConfig
+from kvfw.runner.limits import check_length, check_positions
 
 
 @dataclass(frozen=True)
@@ -68,34 +33,19 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         RequestError: something about the request is wrong; nothing was loaded but the tokenizer.
     """
     found = registry if registry is not None else default_registry()
-    amounts = EvalConfig(
-        ratio=config.ratio, slots=config.slots, keep=config.keep, sinks=config.sinks, recent=config.recent
-    ).amounts()
     bound = [
         compressor(parse(text, found), amount, sinks=config.sinks, recent=config.recent, registry=found)
-        for amount in amounts
+        for amount in config.amounts()
         for text in config.compose
     ]
     source = resolve_model(config.model)
+    device = choose_device(config.device)
+    choose_dtype(config.dtype, device)
     tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
     ids = _ids(tokenizer, config)
-    model_config = load_config(source, trust_remote_code=config.trust_remote_code).get_text_config(decoder=True)
-    limit = getattr(model_config, "max_position_embeddings", None)
-    if limit is not None and len(ids) + config.max_new_tokens > limit:
-        raise PromptError(
-            f"the prompt's {len(ids)} tokens and {config.max_new_tokens} new ones exceed the {limit} positions of "
-            f"{config.model}; shorten the prompt"
-        )
-    always = config.sinks + config.recent
-    for one in bound:
-        needed = always + one.amount.least_middle()
-        if len(ids) < needed:
-            raise PromptError(
-                f"the prompt has {len(ids)} tokens; {config.sinks} sinks and {config.recent} recent tokens are always "
-                f"kept, so compressing at {one.amount} needs at least {needed}. Give a longer prompt or a smaller "
-                "--recent"
-            )
-        one.amount.middle_slots(len(ids) - always, config.sinks, config.recent)
+    check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, config.amounts())
+    model_config = load_config(source, trust_remote_code=config.trust_remote_code)
+    check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, model_config)
     loaded = load_model(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
     needs = Needs()
     for one in bound:

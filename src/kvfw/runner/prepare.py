@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from kvfw.core.budget import Amount
 from kvfw.core.compressor import Compressor, compressor
 from kvfw.core.metric import DerivedMetric, Metric
 from kvfw.core.observation import Needs
@@ -24,6 +23,7 @@ from kvfw.model.load import (
     resolve_model,
 )
 from kvfw.runner.config import EvalConfig
+from kvfw.runner.limits import check_length, check_positions
 
 FULL_ROW = RowKey(FULL, "ratio=1")
 
@@ -117,14 +117,16 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
     choose_dtype(config.dtype, device)
     if compositions:
         for context in config.contexts:
-            _check_length(f"context {context}", context, config, amounts)
-    _check_positions(config, load_config(source, trust_remote_code=config.trust_remote_code))
+            check_length(f"context {context}", context, config, amounts)
+    model_config = load_config(source, trust_remote_code=config.trust_remote_code)
+    for context in config.contexts:
+        check_positions("a context of", context, config.max_new_tokens, config.model, model_config)
     prompts = _prompts(config, task, source)
     if compositions and not config.question_aware:
         for planned in prompts:
             trial, length = planned.trial, len(planned.compressed_ids)
             what = f"context {trial.context_tokens} leaves {length} tokens before the question, which"
-            _check_length(what, length, config, amounts)
+            check_length(what, length, config, amounts)
     rows = tuple(
         Row(
             RowKey(str(composition), str(amount)),
@@ -193,29 +195,6 @@ def _task(config: EvalConfig, registry: Registry) -> Task:
     if not isinstance(found, Task):
         raise UnsupportedError(f"task {config.task!r} has no `check`, `prompt` and `recalled`")
     return found
-
-
-def _check_length(what: str, tokens: int, config: EvalConfig, amounts: tuple[Amount, ...]) -> None:
-    """What is compressed must have a middle, and every amount a slot for it."""
-    always = config.sinks + config.recent
-    for amount in amounts:
-        needed = always + amount.least_middle()
-        if tokens < needed:
-            raise PromptError(
-                f"{what} is too short to compress at {amount}: {config.sinks} sinks and {config.recent} recent tokens "
-                f"are always kept, so at least {needed} tokens are needed"
-            )
-        amount.middle_slots(tokens - always, config.sinks, config.recent)
-
-
-def _check_positions(config: EvalConfig, model_config: Any) -> None:
-    limit = getattr(model_config.get_text_config(decoder=True), "max_position_embeddings", None)
-    for context in config.contexts:
-        if limit is not None and context + config.max_new_tokens > limit:
-            raise PromptError(
-                f"context {context} and {config.max_new_tokens} new tokens exceed the {limit} positions of model "
-                f"{config.model}; use a context of at most {limit - config.max_new_tokens}"
-            )
 
 
 def _prompts(config: EvalConfig, task: Task, source: ModelSource) -> tuple[Planned, ...]:

@@ -1,0 +1,110 @@
+"""``kvfw report``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kvfw.core.records import MetricInfo
+    from kvfw.report.source import Source
+
+FORMATS = ("html", "markdown", "csv", "latex", "all")
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="html",
+    show_default=True,
+    help="html comes with figures as PNG and PDF; latex needs the booktabs package only.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the files go.  [default: the run's folder; ./report for several runs]",
+)
+@click.option(
+    "--reference",
+    multiple=True,
+    metavar="SPEC",
+    help="Composition that all others are compared with. Repeatable.  [default: full and the first composition]",
+)
+def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tuple[str, ...]) -> int:
+    """Report one run, or several side by side: tables with intervals, comparisons, figures, samples.
+
+    RUN is a folder that kvfw eval wrote; it may be unfinished. Runs must be of one experiment: the same model, task,
+    prompts and mode.
+    """
+    from kvfw.report.files import FORMS, report_files
+    from kvfw.report.source import make_report
+    from kvfw.store.atomic import write_atomic
+
+    report = make_report([_source(run) for run in runs], [_canonical(text) for text in reference] or None)
+    for note in report.notes:
+        click.echo(f"note: {note}", err=True)
+    folder = out if out is not None else runs[0] if len(runs) == 1 else Path("report")
+    _check_folder(folder)
+    for name, data in report_files(report, [each for each in FORMS if form in (each, "all")]):
+        write_atomic(folder / name, data)
+        click.echo(str(folder / name))
+    return 0
+
+
+def _source(folder: Path) -> "Source":
+    """A run as it is on disk.
+
+    Raises:
+        RequestError: there is no run here.
+        StoreError: its files cannot be read.
+    """
+    from kvfw.report.source import Source
+    from kvfw.store.run_folder import load_run
+
+    loaded = load_run(folder)
+    return Source(
+        name=folder.resolve().name or str(folder),
+        settings=loaded.config.settings,
+        facts=loaded.config.facts,
+        records=loaded.records,
+        metrics=_metrics(folder),
+        problems=loaded.problems,
+    )
+
+
+def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
+    """What the run's results say of its metrics; what the installed metrics say where there are no results."""
+    from kvfw.report.results import read_results
+
+    results = read_results(folder / "results.json")
+    if results is not None:
+        return results.metrics
+    from kvfw.core.metric import MetricPart
+    from kvfw.core.parts import Kind
+    from kvfw.core.registry import default_registry
+    from kvfw.core.spec import part_class
+
+    classes = [part_class(spec) for spec in default_registry().of_kind(Kind.METRIC)]
+    return tuple(found.info for found in classes if issubclass(found, MetricPart))
+
+
+def _canonical(text: str) -> str:
+    """The composition as rows are called; text that does not parse is looked for as it is."""
+    from kvfw.core.spec import parse
+    from kvfw.errors import RequestError
+
+    try:
+        return str(parse(text))
+    except RequestError:
+        return text.strip()
+
+
+def _check_folder(folder: Path) -> None:
+    from kvfw.errors import RequestError
+
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"{folder} is a file; --out must name a folder")

@@ -1,0 +1,40 @@
+"""The files of a report, ready to be written."""
+
+from collections.abc import Collection, Iterator
+from typing import Literal, get_args
+
+from kvfw.report.source import Report
+
+Form = Literal["html", "markdown", "csv", "latex"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+def report_files(report: Report, forms: Collection[Form] = ("html",)) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every file, one by one as they are made.
+
+    ``html``: ``report.html`` and ``figures/`` as PNG (300 dpi) and PDF; ``markdown``: ``tables.md``; ``csv``:
+    ``tables.csv`` and ``comparisons.csv``; ``latex``: ``tables.tex``.
+    """
+    if "html" in forms:
+        # Here, so that tables alone do not cost the import of matplotlib.
+        from kvfw.report.figures import draw
+        from kvfw.report.html import html_page
+
+        drawings = draw(report)
+        yield "report.html", html_page(report, drawings).encode()
+        for drawing in drawings:
+            yield f"figures/{drawing.name}.png", drawing.save("png")
+            yield f"figures/{drawing.name}.pdf", drawing.save("pdf")
+    if "markdown" in forms:
+        from kvfw.report.markdown import markdown_tables
+
+        yield "tables.md", markdown_tables(report).encode()
+    if "csv" in forms:
+        from kvfw.report.tidy import comparisons_csv, metrics_csv
+
+        yield "tables.csv", metrics_csv(report.results).encode()
+        yield "comparisons.csv", comparisons_csv(report.results).encode()
+    if "latex" in forms:
+        from kvfw.report.latex import latex_tables
+
+        yield "tables.tex", latex_tables(report).encode()

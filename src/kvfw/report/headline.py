@@ -1,0 +1,77 @@
+"""What was run, on what, in a few lines."""
+
+from collections.abc import Iterable, Mapping
+
+from pydantic import JsonValue
+
+from kvfw.report.settings import plain_text
+from kvfw.report.source import Report
+
+SHIPPED = "the text that comes with kvfw"
+
+
+def headline(report: Report) -> tuple[tuple[str, str], ...]:
+    """Pairs of a word and a text; what is not known is left out."""
+    config = report.results.config
+    facts = [source.facts for source in report.sources]
+    counts = sorted({row.n for row in report.results.rows})
+    lines = (
+        ("Model", _setting(config, "model")),
+        ("Task", _setting(config, "task")),
+        ("Mode", mode(config)),
+        ("Haystack", SHIPPED if config.get("haystack", "") is None else _setting(config, "haystack")),
+        ("Contexts", _with(_setting(config, "contexts"), "tokens")),
+        ("Depths", _with(_setting(config, "depths"), "%")),
+        ("Seeds", _setting(config, "seeds")),
+        ("Trials per row", " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""),
+        ("Kept always", _kept(config)),
+        ("Hardware", _each(_hardware(fact) for fact in facts)),
+        ("Versions", _each(_object(fact, "versions") for fact in facts)),
+        ("Revision", _each(_setting(fact, "revision") for fact in facts)),
+        ("Started", _each(_setting(fact, "started") for fact in facts)),
+        ("Runs", ", ".join(source.name for source in report.sources)),
+    )
+    return tuple((name, text) for name, text in lines if text)
+
+
+def mode(config: Mapping[str, JsonValue]) -> str:
+    """Whether the question was there when the cache was compressed."""
+    aware = config.get("question_aware")
+    if not isinstance(aware, bool):
+        return ""
+    if aware:
+        return "question-aware: the question is in the prompt when the cache is compressed"
+    return "question-agnostic: the question arrives after the cache was compressed, and stays exact"
+
+
+def _setting(values: Mapping[str, JsonValue], name: str) -> str:
+    value = values.get(name)
+    return "" if value is None else plain_text(value)
+
+
+def _object(values: Mapping[str, JsonValue], name: str) -> str:
+    value = values.get(name)
+    return plain_text(value) if isinstance(value, dict) and value else ""
+
+
+def _with(text: str, unit: str) -> str:
+    return text and f"{text} {unit}"
+
+
+def _kept(config: Mapping[str, JsonValue]) -> str:
+    sinks, recent = _setting(config, "sinks"), _setting(config, "recent")
+    return f"first {sinks} and last {recent} tokens" if sinks and recent else ""
+
+
+def _hardware(fact: Mapping[str, JsonValue]) -> str:
+    value = fact.get("hardware")
+    if not isinstance(value, dict):
+        return ""
+    gpu, processor, cores = value.get("gpu"), value.get("processor"), value.get("cores")
+    parts = [plain_text(part) for part in (gpu, processor or value.get("machine")) if part]
+    return ", ".join([*parts, *([f"{plain_text(cores)} cores"] if cores else [])])
+
+
+def _each(texts: Iterable[str]) -> str:
+    """Every different text once."""
+    return "; ".join(dict.fromkeys(text for text in texts if text))

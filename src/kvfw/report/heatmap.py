@@ -1,0 +1,178 @@
+"""Recall by depth and length, one small map per row of the table."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Final, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from kvfw.core.records import RowKey, TrialRecord
+from kvfw.report.canvas import (
+    DOUBLE_IN,
+    FONT_PT,
+    LINE_IN,
+    SMALL_PT,
+    Drawing,
+    Sheet,
+    drawing_style,
+    width_of,
+    wrapped,
+)
+from kvfw.report.grid import amount_text
+from kvfw.report.results import RECALL, Results, depth_text
+
+COLOURS: Final = LinearSegmentedColormap.from_list("recall", ["#FFFFFF", "#9CC9E6", "#0072B2", "#00304D"])
+UNKNOWN: Final = "#E4E4E4"
+DARK_FROM: Final = 0.55
+"""Numbers in cells of at least this recall are white."""
+PAGE_ROWS: Final = 6
+CELL_IN: Final = 0.19
+GAP_IN: Final = 0.18
+AIR_IN: Final = 0.05
+"""Between a title and its map."""
+TICKS_IN: Final = 0.34
+"""Below the last maps: tick labels and the name of the axis."""
+
+
+class Cell(NamedTuple):
+    """One place of the grid of trials."""
+
+    recall: float
+    n: int
+
+
+Cells = Mapping[tuple[int, float], Cell]
+
+
+class Layout(NamedTuple):
+    """What all maps share; sizes in inches."""
+
+    contexts: tuple[int, ...]
+    depths: tuple[float, ...]
+    left_in: float
+    panel_in: float
+    columns: int
+
+    @property
+    def height_in(self) -> float:
+        """Of one map without its title."""
+        return CELL_IN * len(self.depths)
+
+
+def heat_maps(results: Results, records: Sequence[TrialRecord]) -> list[Drawing]:
+    """One map per row, on as many pages as it takes; nothing where recall was not measured."""
+    cells = _cells(records)
+    rows = [key for key in (RowKey(row.compose, row.amount) for row in results.rows) if key in cells]
+    if not rows:
+        return []
+    counts = {cell.n for row in rows for cell in cells[row].values()}
+    trials = f"{counts.pop()} trials per cell." if len(counts) == 1 else "Cells rest on different numbers of trials."
+    with drawing_style():
+        layout = _layout(rows, cells)
+        pages = parted(rows, layout.columns * PAGE_ROWS)
+        return [
+            Drawing(
+                "heatmap" if len(pages) == 1 else f"heatmap-{number}",
+                "Recall in percent by length of the prompt and depth of the needle, one map per composition and "
+                f"amount. {trials} A dash: not measured.",
+                _page(page, cells, layout),
+            )
+            for number, page in enumerate(pages, start=1)
+        ]
+
+
+def parted(rows: Sequence[RowKey], size: int) -> list[Sequence[RowKey]]:
+    """The rows in pieces of that size, the last one shorter."""
+    return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+
+def _cells(records: Sequence[TrialRecord]) -> dict[RowKey, Cells]:
+    found: dict[RowKey, dict[tuple[int, float], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        value = record.metrics.get(RECALL)
+        # Something else under this name than a share has no place on a scale from 0 to 100 %.
+        if value is not None and 0 <= value <= 1:
+            found[record.key.row][record.key.context, record.key.depth].append(value)
+    return {
+        row: {place: Cell(fmean(values), len(values)) for place, values in places.items()}
+        for row, places in found.items()
+    }
+
+
+def _layout(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells]) -> Layout:
+    contexts = tuple(sorted({context for row in rows for context, _ in cells[row]}))
+    depths = tuple(sorted({depth for row in rows for _, depth in cells[row]}))
+    left_in = 0.32 + max(width_of(depth_text(depth)) for depth in depths)
+    cell_in = max(0.33, max(width_of(str(context)) for context in contexts) + 0.08)
+    panel_in = max(1.15, cell_in * len(contexts))
+    columns = max(1, int((DOUBLE_IN - left_in + GAP_IN) / (panel_in + GAP_IN)))
+    if columns > 1:
+        # The maps use the whole width.
+        panel_in = (DOUBLE_IN - left_in - 0.05 + GAP_IN) / columns - GAP_IN
+    return Layout(contexts, depths, left_in, panel_in, min(columns, len(rows)))
+
+
+def _title(row: RowKey, width_in: float) -> list[str]:
+    return [*wrapped(row.compose, width_in, 3).split("\n"), amount_text(row.amount)]
+
+
+def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout) -> Figure:
+    lines = parted(rows, layout.columns)
+    titles = {row: _title(row, layout.panel_in) for row in rows}
+    heads = [max(len(titles[row]) for row in line) * LINE_IN + AIR_IN for line in lines]
+    # The upper edge of the maps of each line.
+    tops = [sum(heads[: at + 1]) + at * (layout.height_in + GAP_IN) for at in range(len(lines))]
+    width = layout.left_in + layout.columns * (layout.panel_in + GAP_IN) - GAP_IN + 0.05
+    sheet = Sheet(width, tops[-1] + layout.height_in + TICKS_IN)
+    for at, (line, top) in enumerate(zip(lines, tops, strict=True)):
+        for across, row in enumerate(line):
+            left = layout.left_in + across * (layout.panel_in + GAP_IN)
+            # Titles stand on their maps; shorter ones leave room above.
+            for rank, text in enumerate(reversed(titles[row]), start=1):
+                sheet.text(left, top - AIR_IN - rank * LINE_IN, text, size_pt=SMALL_PT)
+            axes = sheet.axes(left, top, layout.panel_in, layout.height_in)
+            lowest = at == len(lines) - 1 or across >= len(lines[at + 1])
+            _map(axes, cells[row], layout, depths=across == 0, contexts=lowest)
+        if layout.height_in > 0.5:
+            y = 1 - (top + layout.height_in / 2) / sheet.height_in
+            sheet.figure.text(
+                0.08 / width, y, "depth, %", rotation=90, va="center", ha="center", size=SMALL_PT, color="black"
+            )
+    middle = layout.left_in + (width - layout.left_in) / 2
+    sheet.text(middle, sheet.height_in - 0.15, "length of the prompt, tokens", size_pt=SMALL_PT, align="center")
+    return sheet.figure
+
+
+def _map(axes: Axes, cells: Cells, layout: Layout, *, depths: bool, contexts: bool) -> None:
+    shape = (len(layout.depths), len(layout.contexts))
+    values = np.full(shape, np.nan)
+    for down, depth in enumerate(layout.depths):
+        for across, context in enumerate(layout.contexts):
+            cell = cells.get((context, depth))
+            if cell is not None:
+                values[down, across] = cell.recall
+            axes.text(
+                across + 0.5,
+                down + 0.5,
+                "–" if cell is None else f"{100 * cell.recall:.0f}",
+                ha="center",
+                va="center",
+                size=FONT_PT,
+                color="white" if cell is not None and cell.recall >= DARK_FROM else "black",
+            )
+    axes.set_facecolor(UNKNOWN)
+    axes.pcolormesh(values, cmap=COLOURS, vmin=0, vmax=1, edgecolors="#C8C8C8", linewidth=0.5)
+    axes.set_ylim(shape[0], 0)
+    axes.set_xticks(
+        [at + 0.5 for at in range(shape[1])], [str(context) for context in layout.contexts] if contexts else []
+    )
+    axes.set_yticks(
+        [at + 0.5 for at in range(shape[0])], [depth_text(depth) for depth in layout.depths] if depths else []
+    )
+    axes.tick_params(length=0, pad=2)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,251 @@
+"""What compression costs: recall and Ref PPL against bytes, and recall against the needle's tokens that were kept."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+
+from kvfw.core.records import MetricInfo
+from kvfw.report.canvas import (
+    DOUBLE_IN,
+    GREY,
+    SINGLE_IN,
+    Drawing,
+    Entry,
+    Legend,
+    Sheet,
+    drawing_style,
+    plot_marker,
+    printable,
+)
+from kvfw.report.dodge import apart, side_by_side, spread
+from kvfw.report.grid import amount_text, heading
+from kvfw.report.looks import FILLS, Look, looks
+from kvfw.report.names import is_full, method_of
+from kvfw.report.results import RECALL, Results
+from kvfw.report.stats import Interval
+
+REF_PPL: Final = "ref_ppl"
+BYTES: Final = "kv_mb"
+RETAINED: Final = "needle_retained"
+LOG_FROM: Final = 3.0
+"""Highest over lowest perplexity from which its axis is logarithmic."""
+NICE: Final = (1, 1.2, 1.5, 2, 3, 4, 5, 7)
+"""Ticks within a decade of a logarithmic axis."""
+PLOT_IN: Final = 2.1
+BAND_IN: Final = 0.06
+"""How far the band behind rows of one size goes beyond their middles."""
+LEFT_IN: Final = 0.5
+FOOT_IN: Final = 0.42
+"""Below a plot: tick labels, axis name, air."""
+
+
+class Point(NamedTuple):
+    """One row of the table in a plot, in the units shown."""
+
+    compose: str
+    amount: str
+    x: float
+    y: float
+    x_bar: Interval | None
+    y_bar: Interval | None
+
+
+class Marks(NamedTuple):
+    """How rows are told apart: methods by colour and shape, amounts by filling."""
+
+    methods: Mapping[str, Look]
+    fills: Mapping[str, str]
+
+    def of(self, point: Point) -> tuple[Look, str]:
+        look = self.methods[method_of(point.compose)]
+        return look, "full" if is_full(point.compose) else self.fills[point.amount]
+
+
+def scatter_plots(results: Results) -> list[Drawing]:
+    """Those whose metrics have a value in some row."""
+    marks = _marks(results)
+    with drawing_style():
+        drawings = [_pareto(results, marks), _retained(results, marks)]
+    return [drawing for drawing in drawings if drawing is not None]
+
+
+def _marks(results: Results) -> Marks:
+    amounts = dict.fromkeys(row.amount for row in results.rows if not is_full(row.compose))
+    return Marks(
+        looks(method_of(row.compose) for row in results.rows),
+        {amount: FILLS[at % len(FILLS)] for at, amount in enumerate(amounts)},
+    )
+
+
+def _pareto(results: Results, marks: Marks) -> Drawing | None:
+    infos = {info.name: info for info in results.metrics}
+    panels = [
+        (infos[name], points)
+        for name in (RECALL, REF_PPL)
+        if name in infos and (points := _points(results, infos, BYTES, name))
+    ]
+    if not panels:
+        return None
+    width = DOUBLE_IN if len(panels) == 2 else SINGLE_IN
+    plot_in = (width - len(panels) * LEFT_IN - 0.1 * len(panels)) / len(panels)
+    legend = Legend(_entries(results, marks), width - 0.1)
+    sheet = Sheet(width, 0.1 + PLOT_IN + FOOT_IN + legend.height_in + 0.05)
+    for at, (info, points) in enumerate(panels):
+        axes = sheet.axes(LEFT_IN + at * (plot_in + LEFT_IN + 0.1), 0.1, plot_in, PLOT_IN)
+        _against_bytes(axes, points, info, infos[BYTES], marks, plot_in)
+    legend.draw(sheet, 0.05, 0.1 + PLOT_IN + FOOT_IN)
+    shown = " and ".join(info.title for info, _ in panels)
+    return Drawing(
+        "pareto",
+        f"{shown} against the bytes of the prompt's cache (logarithmic), with 95 % intervals. Rows that hold the same "
+        "bytes are set side by side in a grey band; a line joins the amounts of one composition.",
+        sheet.figure,
+    )
+
+
+def _against_bytes(
+    axes: Axes, points: Sequence[Point], info: MetricInfo, size: MetricInfo, marks: Marks, width_in: float
+) -> None:
+    # The axis is drawn in inches: rows of one size are moved apart by the width of a marker, not by bytes.
+    found = side_by_side([math.log(max(point.x, 1e-9)) for point in points], width_in)
+    places = [(place, point.y) for place, point in zip(found.of_values, points, strict=True)]
+    for point, place in zip(points, places, strict=True):
+        _plot(axes, point, place, marks, across=False)
+    _join(axes, points, places, marks)
+    for group in found.groups:
+        if len(group.members) > 1:
+            inside = [found.of_values[at] for at in group.members]
+            axes.axvspan(min(inside) - BAND_IN, max(inside) + BAND_IN, color="#F4F4F4", linewidth=0, zorder=0)
+    axes.set_xlim(0, width_in)
+    shown = apart([(group.middle_in, f"{math.exp(group.value):.3g}") for group in found.groups], least_in=0.3)
+    axes.set_xticks([place for place, _ in shown], [text for _, text in shown])
+    axes.set_xlabel(printable(heading(size)))
+    axes.set_ylabel(printable(heading(info)))
+    if info.name == RECALL:
+        _percent(axes, "y")
+    else:
+        _perplexity(axes, points)
+
+
+def _retained(results: Results, marks: Marks) -> Drawing | None:
+    infos = {info.name: info for info in results.metrics}
+    points = _points(results, infos, RETAINED, RECALL) if {RETAINED, RECALL} <= infos.keys() else []
+    if not points:
+        return None
+    legend = Legend(_entries(results, marks), SINGLE_IN - 0.1)
+    plot_in = SINGLE_IN - LEFT_IN - 0.15
+    sheet = Sheet(SINGLE_IN, 0.1 + plot_in + FOOT_IN + legend.height_in + 0.05)
+    axes = sheet.axes(LEFT_IN, 0.1, plot_in, plot_in)
+    axes.plot([0, 100], [0, 100], color="#B0B0B0", linewidth=0.7, linestyle=(0, (4, 3)), zorder=0)
+    per_inch = 108 / plot_in
+    shifts = spread([(point.x / per_inch, point.y / per_inch) for point in points])
+    for point, shift in zip(points, shifts, strict=True):
+        _plot(axes, _moved(point, shift * per_inch), (point.x + shift * per_inch, point.y), marks, across=True)
+    _percent(axes, "x")
+    _percent(axes, "y")
+    axes.set_xlabel(printable(heading(infos[RETAINED])))
+    axes.set_ylabel(printable(heading(infos[RECALL])))
+    legend.draw(sheet, 0.05, 0.1 + plot_in + FOOT_IN)
+    return Drawing(
+        "retained",
+        "Recall against the share of the needle's tokens that were kept exactly, with 95 % intervals. On the dashed "
+        "line recall equals what was kept; below it, the needle was kept and not used. Rows at one place are set side "
+        "by side.",
+        sheet.figure,
+    )
+
+
+def _points(results: Results, infos: Mapping[str, MetricInfo], x: str, y: str) -> list[Point]:
+    if x not in infos or y not in infos:
+        return []
+    points = []
+    for row in results.rows:
+        across, up = row.metrics[x], row.metrics[y]
+        if across.mean is None or up.mean is None:
+            continue
+        a, b = _factor(infos[x]), _factor(infos[y])
+        x_bar = None if across.ci95 is None else (across.ci95[0] * a, across.ci95[1] * a)
+        y_bar = None if up.ci95 is None else (up.ci95[0] * b, up.ci95[1] * b)
+        points.append(Point(row.compose, row.amount, across.mean * a, up.mean * b, x_bar, y_bar))
+    return points
+
+
+def _moved(point: Point, shift: float) -> Point:
+    """The point with its interval as far to the right."""
+    bar = point.x_bar
+    return point._replace(x=point.x + shift, x_bar=None if bar is None else (bar[0] + shift, bar[1] + shift))
+
+
+def _factor(info: MetricInfo) -> float:
+    return 100.0 if info.unit == "%" else 1.0
+
+
+def _plot(axes: Axes, point: Point, place: tuple[float, float], marks: Marks, *, across: bool) -> None:
+    """The marker at its place, its intervals around it; the one ``across`` only where x is a value, not a place."""
+    x, y = place
+    look, fill = marks.of(point)
+    if point.y_bar is not None:
+        axes.plot([x, x], list(point.y_bar), color=look.line, linewidth=0.9, zorder=2, solid_capstyle="butt")
+    if point.x_bar is not None and across:
+        axes.plot(list(point.x_bar), [y, y], color=look.line, linewidth=0.9, zorder=2, solid_capstyle="butt")
+    plot_marker(axes, x, y, look, fill)
+
+
+def _join(axes: Axes, points: Sequence[Point], places: Sequence[tuple[float, float]], marks: Marks) -> None:
+    """A thin line through the amounts of each composition."""
+    lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for point, place in zip(points, places, strict=True):
+        lines[point.compose].append(place)
+    for compose, line in lines.items():
+        xs, ys = zip(*sorted(line), strict=True)
+        axes.plot(xs, ys, color=marks.methods[method_of(compose)].line, linewidth=0.6, alpha=0.45, zorder=1)
+
+
+def _entries(results: Results, marks: Marks) -> list[Entry]:
+    """Methods, then amounts; amounts only where there are several."""
+    grey = Look(GREY, GREY, "o")
+    entries = [Entry(method, look) for method, look in _in_order(results, marks).items()]
+    if len(marks.fills) > 1:
+        entries += [Entry(amount_text(amount), grey, fill) for amount, fill in marks.fills.items()]
+    return entries
+
+
+def _in_order(results: Results, marks: Marks) -> dict[str, Look]:
+    methods = dict.fromkeys(method_of(row.compose) for row in results.rows)
+    return {method: marks.methods[method] for method in methods}
+
+
+def _percent(axes: Axes, which: str) -> None:
+    if which == "x":
+        axes.set_xlim(-4, 104)
+        axes.set_xticks(range(0, 101, 20))
+    else:
+        axes.set_ylim(-4, 104)
+        axes.set_yticks(range(0, 101, 20))
+    axes.grid(True, axis="x" if which == "x" else "y", color="#E6E6E6", linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def _perplexity(axes: Axes, points: Sequence[Point]) -> None:
+    """Logarithmic where values lie far apart, with plain numbers at the ticks."""
+    ends = [end for point in points for end in (point.y, *(point.y_bar or ()))]
+    low, high = min(ends), max(ends)
+    if low > 0 and high / low >= LOG_FROM:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.08, high * 1.08)
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [nice * 10.0**decade for decade in decades for nice in (NICE if high / low < 30 else (1, 3))]
+        axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low / 1.08 <= tick <= high * 1.08]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        room = 0.08 * (high - low) or 0.1 * max(abs(high), 1e-9)
+        axes.set_ylim(low - room, high + room)
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.grid(True, axis="y", color="#E6E6E6", linewidth=0.5)
+    axes.set_axisbelow(True)

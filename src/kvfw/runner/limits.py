@@ -1,0 +1,43 @@
+"""Is a prompt long enough to compress, and short enough for the model?"""
+
+from typing import Any
+
+from kvfw.core.budget import Amount
+from kvfw.errors import PromptError
+from kvfw.runner.config import CompressionConfig
+
+
+def check_length(what: str, tokens: int, config: CompressionConfig, amounts: tuple[Amount, ...]) -> None:
+    """What is compressed must have a middle, and every amount a slot for it.
+
+    Args:
+        what: names the prompt in the error, such as ``"context 80"``.
+        tokens: how many tokens are compressed.
+
+    Raises:
+        PromptError, BudgetError: with the tokens or slots that are needed.
+    """
+    always = config.sinks + config.recent
+    for amount in amounts:
+        needed = always + amount.least_middle()
+        if tokens < needed:
+            raise PromptError(
+                f"{what} is too short to compress at {amount}: {config.sinks} sinks and {config.recent} recent tokens "
+                f"are always kept, so at least {needed} tokens are needed. Use a longer one, or fewer recent tokens "
+                "(--recent)"
+            )
+        amount.middle_slots(tokens - always, config.sinks, config.recent)
+
+
+def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_config: Any) -> None:
+    """Prompt and response must fit into the model's positions, where it has a limit.
+
+    Raises:
+        PromptError: with the largest prompt that fits.
+    """
+    limit = getattr(model_config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if limit is not None and tokens + new_tokens > limit:
+        raise PromptError(
+            f"{what} {tokens} tokens and {new_tokens} new ones exceed the {limit} positions of model {model}; use at "
+            f"most {limit - new_tokens} tokens"
+        )
