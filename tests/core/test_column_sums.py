@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers.observations import SCALE, random_row
 from torch import Tensor
 
+from helpers.observations import SCALE, random_row
 from kvfw.core.ops import column_sums as module
 from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.state import KVState, exact_state

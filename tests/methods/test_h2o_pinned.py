@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.observations import SCALE, observe, random_row
 
+from helpers.observations import SCALE, observe, random_row
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.column_sums import column_sums
 from kvfw.errors import RunError

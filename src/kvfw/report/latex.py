@@ -113,7 +113,8 @@ def _cell(cell: Cell, *, breakable: bool) -> str:
     pieces = [
         stage[at : at + COMPOSE_CHARACTERS] for stage in stages for at in range(0, len(stage), COMPOSE_CHARACTERS)
     ]
-    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{r' \\ '.join(map(escape, pieces))}\end{{tabular}}"
+    broken = r" \\ ".join(map(escape, pieces))
+    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{broken}\end{{tabular}}"
 
 
 def _means(results: Results) -> Grid:

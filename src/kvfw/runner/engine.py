@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from kvfw.core.metric import Missing
 from kvfw.core.state import KVState
 from kvfw.model import decode
 from kvfw.model.cache import CompressedCache
 from kvfw.model.decode import Forced
+from kvfw.model.load import LoadedModel
 from kvfw.model.prefill import Prefill
 from kvfw.model.sentence import SentenceEncoder
 
@@ -18,7 +18,7 @@ class CacheEngine:
     """See :class:`kvfw.core.metric.Engine`. Every question gets a fresh cache of the same states; answers are kept.
 
     Args:
-        model: the language model.
+        loaded: the language model.
         filled: the prefill the states come from.
         states: the trial's slots by layer.
         after: tokens that follow the compressed ones exactly: the question of a question-agnostic run.
@@ -27,13 +27,13 @@ class CacheEngine:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        loaded: LoadedModel,
         filled: Prefill,
         states: dict[int, KVState],
         after: Sequence[int],
         encoder: SentenceEncoder,
     ) -> None:
-        self.model, self.filled, self.states = model, filled, states
+        self.model, self.filled, self.states = loaded.model, filled, states
         self.after = tuple(after)
         self.encoder = encoder
         self._forced: dict[tuple[int, ...], Forced] = {}

@@ -114,7 +114,7 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
     loaded = load_model(
         plan.source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
     )
-    tools = Tools(loaded.model, loaded.tokenizer, SentenceEncoder())
+    tools = Tools(loaded, SentenceEncoder())
     for planned, rows in work:
         if not rows:
             continue

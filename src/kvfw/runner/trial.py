@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvfw.core.metric import Evidence, Measured, Metric, Missing, Response
 from kvfw.core.records import RowKey, TrialKey, TrialRecord, vector_text
 from kvfw.core.state import KVState
 from kvfw.model import decode
 from kvfw.model.cache import CacheReport
+from kvfw.model.load import LoadedModel
 from kvfw.model.prefill import Prefill, prefill
 from kvfw.model.sentence import SentenceEncoder
 from kvfw.runner.engine import CacheEngine
@@ -22,8 +22,7 @@ from kvfw.runner.prepare import FULL_ROW, Plan, Planned, Row
 class Tools:
     """What is loaded once per run."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    loaded: LoadedModel
     encoder: SentenceEncoder
 
 
@@ -57,12 +56,12 @@ def run_prompt(plan: Plan, planned: Planned, missing: tuple[Row, ...], tools: To
     """
     config = plan.config
     filled = prefill(
-        tools.model,
+        tools.loaded.model,
         planned.compressed_ids,
         plan.needs,
         sinks=config.sinks,
         recent=config.recent,
-        vocabulary=tools.tokenizer,
+        vocabulary=tools.loaded.tokenizer,
     )
     baseline = _answer(filled, Row(FULL_ROW, None), planned, config.max_new_tokens, tools)
     for row in missing:
@@ -88,12 +87,12 @@ def _answer(filled: Prefill, row: Row, planned: Planned, max_new_tokens: int, to
     started = time.perf_counter()
     states = _states(filled, row)
     compressed = time.perf_counter()
-    engine = CacheEngine(tools.model, filled, states, planned.exact_ids, tools.encoder)
+    engine = CacheEngine(tools.loaded, filled, states, planned.exact_ids, tools.encoder)
     cache, first_logits = engine.started()
     report = cache.report()
-    tokens = decode.greedy(tools.model, cache, first_logits, max_new_tokens)
+    tokens = decode.greedy(tools.loaded.model, cache, first_logits, max_new_tokens)
     decoded = time.perf_counter()
-    text = str(tools.tokenizer.decode(list(tokens), skip_special_tokens=True))
+    text = str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))
     seconds = {"prefill": filled.seconds, "compress": compressed - started, "decode": decoded - compressed}
     return Answer(Response(tokens, text), engine, report, seconds)
 
