@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import Ragged, at_once, bound, close, forward, generate, parts, prompt, same_bits, snapshot, tiny
+from tiny_models import (
+    Ragged,
+    at_once,
+    bound,
+    close,
+    forward,
+    generate,
+    parts,
+    prompt,
+    same_bits,
+    snapshot,
+    stored,
+    tiny,
+)
 from torch import Tensor
 
 from kvfw.core.interfaces import Allocator

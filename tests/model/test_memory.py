@@ -76,7 +76,7 @@ def test_bytes_stay_exact_while_decoding() -> None:
         assert layer.kv_bytes == state.width * KV_HEADS * (DIM + DIM) * 4
 
 
-@pytest.mark.parametrize("composition", COMPOSITIONS[:3])
+@pytest.mark.parametrize("composition", COMPOSITIONS[1:3])
 def test_one_layer_at_most_is_full_while_the_prompt_runs(composition: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     at_attention: list[int] = []

@@ -120,10 +120,12 @@ def test_eager_and_sdpa_keep_the_same_of_real_text(smollm: LoadedModel) -> None:
 
 # --- independence ----------------------------------------------------------------------------------------
 
-OTHERS = (1, 8, 40, 84, 500)
+OTHERS = (1, 84, 500)
 
 
-@pytest.mark.parametrize("composition", ["snapkv(window=8)", "snapkv(window=40):0.8+ewmeans_pre:0.2", "uniform"])
+@pytest.mark.parametrize(
+    "composition", ["snapkv(window=8)", "snapkv(window=40):0.8+ewmeans_pre(block=30):0.2", "uniform"]
+)
 def test_states_do_not_depend_on_what_else_is_captured(composition: str) -> None:
     model, ids = tiny("llama"), prompt(130)
     by = bound(composition)

@@ -246,5 +246,5 @@ def close(first: Tensor, second: Tensor, atol: float = 1e-4) -> None:
 def text_ids(loaded: LoadedModel, length: int) -> Tensor:
     """The first tokens ``[1, length]`` of a novel, from a chapter on."""
     text = (files("kvfw.tasks") / "data" / "moby-dick.txt").read_text(encoding="utf-8")
-    ids = loaded.tokenizer.encode(text[20_000 : 20_000 + 8 * length])
+    ids = loaded.tokenizer.encode(text[60_000 : 60_000 + 8 * length])
     return torch.tensor([ids[:length]])

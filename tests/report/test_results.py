@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from report_examples import CONTEXTS, HYBRID, METRICS, SEEDS, experiment, record
 
 from kvfw.core.records import MetricInfo, RowKey, TrialRecord
-from kvfw.report.results import Results, depth_text, row_order, summarise
+from kvfw.errors import StoreError
+from kvfw.report.results import Results, depth_text, read_results, row_order, summarise
 
 GOLDEN = Path(__file__).parent / "golden_results.json"
+BEFORE_COMPARISONS = Path(__file__).parent / "golden_results_0.json"
 
 
 def small_run() -> list[TrialRecord]:
@@ -36,6 +38,25 @@ def test_the_results_file_is_as_it_was() -> None:
     golden = GOLDEN.read_text(encoding="utf-8")
     assert rounded(results.to_json()) == rounded(golden)
     assert Results.model_validate_json(golden).to_json() == golden
+
+
+def test_a_file_from_before_comparisons_stays_readable() -> None:
+    old = BEFORE_COMPARISONS.read_text(encoding="utf-8")
+    results = Results.model_validate_json(old)
+    assert results.comparisons == ()
+    assert {**json.loads(old), "comparisons": []} == json.loads(results.to_json())
+    assert results.rows == Results.model_validate_json(GOLDEN.read_text(encoding="utf-8")).rows
+
+
+def test_a_results_file_that_is_missing_or_broken_is_none(tmp_path: Path) -> None:
+    assert read_results(tmp_path / "results.json") is None
+    (tmp_path / "results.json").write_text('{"schema": 1, "rows":', encoding="utf-8")
+    assert read_results(tmp_path / "results.json") is None
+    with pytest.raises(StoreError, match="cannot read"):
+        read_results(tmp_path)
+    results = read_results(GOLDEN)
+    assert results is not None
+    assert results.rows[0].compose == "full"
 
 
 def rounded(text: str) -> object:

@@ -128,8 +128,13 @@ class Session:
 
     def _see_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers the prompt's token ids until the prompt is over."""
+        if kwargs.get("cache", kwargs.get("past_key_values")) is not self.cache:
+            return
         if any(layer.compressed for layer in self.cache.compressed_layers()):
             return
+        if self.cache.get_seq_length() == 0:
+            # A prompt begins; one before it, that a reset made the cache forget, is forgotten here too.
+            self._ids = self._features = None
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None:
             raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")

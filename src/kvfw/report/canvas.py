@@ -31,27 +31,6 @@ GREY: Final = "#444444"
 MARKER_PT: Final = 5.0
 LEGEND_LINES: Final = 4
 
-SETTINGS: Final = {
-    "font.family": "DejaVu Sans",
-    "font.size": FONT_PT,
-    "axes.titlesize": FONT_PT,
-    "axes.labelsize": FONT_PT,
-    "xtick.labelsize": SMALL_PT,
-    "ytick.labelsize": SMALL_PT,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "text.parse_math": False,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "kvfw",
-    "pdf.fonttype": 42,
-}
-
 Format = Literal["svg", "png", "pdf"]
 
 
@@ -96,7 +75,28 @@ def drawing_style() -> Iterator[None]:
     """matplotlib's defaults with our settings on top, whatever the user's own are, and only inside."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
+        mpl.rcParams.update(
+            {
+                "font.family": "DejaVu Sans",
+                "font.size": FONT_PT,
+                "axes.titlesize": FONT_PT,
+                "axes.labelsize": FONT_PT,
+                "xtick.labelsize": SMALL_PT,
+                "ytick.labelsize": SMALL_PT,
+                "axes.linewidth": 0.6,
+                "axes.edgecolor": GREY,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "xtick.major.width": 0.6,
+                "ytick.major.width": 0.6,
+                "xtick.major.size": 2.5,
+                "ytick.major.size": 2.5,
+                "text.parse_math": False,
+                "svg.fonttype": "path",
+                "svg.hashsalt": "kvfw",
+                "pdf.fonttype": 42,
+            }
+        )
         yield
 
 

@@ -258,8 +258,12 @@ def _matches(rows: Sequence[RowKey], references: Sequence[RowKey]) -> dict[RowKe
     """For each reference the rows to compare, each with the row that stands for the reference."""
     seen: set[frozenset[RowKey]] = set()
     matches: dict[RowKey, list[tuple[RowKey, RowKey]]] = {reference: [] for reference in references}
+    has_full = any(is_full(reference.compose) for reference in references)
     for reference in references:
         for row in rows:
+            if has_full and is_full(row.compose) and not is_full(reference.compose):
+                # Compositions are compared with the baseline, not the other way round as well.
+                continue
             against = _at_amount(reference, row.amount, rows)
             pair = frozenset({row, against})
             if row != against and pair not in seen:

@@ -21,20 +21,22 @@ class Group(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where each value is drawn, in, and the groups from left to right."""
+    """Where each value is drawn, in; the groups from left to right; the step between neighbours in a group, in."""
 
     of_values: tuple[float, ...]
     groups: tuple[Group, ...]
+    step_in: float
 
 
 def side_by_side(values: Sequence[float], width_in: float) -> Places:
     """Where to draw each value on an axis of that width; equal values keep their order."""
-    largest = max((len(group.members) for group in _groups(values, width_in, EDGE_IN)), default=0)
-    margin = min(EDGE_IN + STEP_IN * largest / 2, 0.4 * width_in)
-    groups = _groups(values, width_in, margin)
+    # Groups at the ends need room for half of their markers; how large they are is known after a first look.
+    first = _groups(values, width_in, (EDGE_IN, EDGE_IN))
+    ends = [min(EDGE_IN + STEP_IN * len(group.members) / 2, 0.4 * width_in) for group in (*first[:1], *first[-1:])]
+    groups = _groups(values, width_in, (ends[0], ends[1])) if first else []
     # Neighbouring groups must not run into each other.
     room = [
-        (right.middle_in - left.middle_in) / ((len(left.members) + len(right.members)) / 2 + 0.5)
+        (right.middle_in - left.middle_in) / ((len(left.members) + len(right.members)) / 2 + 1)
         for left, right in pairwise(groups)
     ]
     step = min([STEP_IN, *room])
@@ -43,18 +45,19 @@ def side_by_side(values: Sequence[float], width_in: float) -> Places:
         for group in groups
         for rank, at in enumerate(group.members)
     }
-    return Places(tuple(places[at] for at in range(len(values))), tuple(groups))
+    return Places(tuple(places[at] for at in range(len(values))), tuple(groups), step)
 
 
-def _groups(values: Sequence[float], width_in: float, margin_in: float) -> list[Group]:
+def _groups(values: Sequence[float], width_in: float, margins_in: tuple[float, float]) -> list[Group]:
     if not values:
         return []
     low, high = min(values), max(values)
+    left_in, right_in = margins_in
     order = sorted(range(len(values)), key=lambda at: (values[at], at))
 
     def inches(at: int) -> float:
         share = 0.5 if high == low else (values[at] - low) / (high - low)
-        return margin_in + share * (width_in - 2 * margin_in)
+        return left_in + share * (width_in - left_in - right_in)
 
     members: list[list[int]] = [order[:1]]
     for left, right in pairwise(order):

@@ -7,9 +7,10 @@ from kvfw.report.source import Report
 
 Form = Literal["html", "markdown", "csv", "latex"]
 FORMS: tuple[Form, ...] = get_args(Form)
+DEFAULT: tuple[Form, ...] = ("html",)
 
 
-def report_files(report: Report, forms: Collection[Form] = ("html",)) -> Iterator[tuple[str, bytes]]:
+def report_files(report: Report, forms: Collection[Form] = DEFAULT) -> Iterator[tuple[str, bytes]]:
     """Name and content of every file, one by one as they are made.
 
     ``html``: ``report.html`` and ``figures/`` as PNG (300 dpi) and PDF; ``markdown``: ``tables.md``; ``csv``:

@@ -8,9 +8,8 @@ from kvfw.report.compare import Comparison
 from kvfw.report.names import is_full
 from kvfw.report.results import RECALL, ResultRow, Results
 from kvfw.report.stats import Summary
-from kvfw.report.table import MISSING, number
+from kvfw.report.texts import MISSING, amount_text, difference_unit, heading, number, p_text, signed
 
-MINUS: Final = "−"
 LEADING: Final = (RECALL, "ref_ppl")
 """Metrics whose comparisons are shown first, and alone where room is short."""
 
@@ -128,7 +127,7 @@ def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[C
     hits = info.proportion
     family = max(each.family for each in group)
     few = any(each.few_runs for each in group)
-    same_amount = any(each.reference.amount == each.row.amount for each in group)
+    same_amount = not is_full(reference) and any(each.reference.amount == each.row.amount for each in group)
     others = sorted({amount_text(each.reference.amount) for each in group if each.reference.amount != each.row.amount})
     title = f"{info.title} against {reference}"
     if same_amount:
@@ -197,41 +196,6 @@ def difference_cell(each: Comparison, info: MetricInfo) -> Cell:
     return Cell(signed(each.difference, info, each), interval)
 
 
-def signed(value: float, info: MetricInfo, each: Comparison) -> str:
-    """The number with its sign, a real minus; what rounds to 0 has no sign."""
-    text = f"{value:.3f}" if each.scale == "log" else number(value, info)
-    if float(text) == 0:
-        return text.lstrip("-")
-    return MINUS + text[1:] if text.startswith("-") else f"+{text}"
-
-
-def difference_unit(info: MetricInfo, logarithmic: bool) -> str:
-    """Points for percentages, nats per token for perplexities."""
-    if logarithmic:
-        return "nats/token"
-    return "points" if info.unit == "%" else info.unit or "plain"
-
-
-def heading(info: MetricInfo) -> str:
-    """The metric's title with its unit, unless the title says it."""
-    said = not info.unit or info.unit.lower() in info.title.lower() or info.unit in ("1/s", "tok/s")
-    return info.title if said else f"{info.title}, {info.unit}"
-
-
-def amount_text(amount: str) -> str:
-    """``ratio=4`` as "ratio 4"."""
-    return amount.replace("=", " ", 1)
-
-
-def p_text(p: float | None) -> str:
-    """Three decimals, "<.001" below them, no needless 0 in front."""
-    if p is None:
-        return MISSING
-    if p < 0.001:
-        return "<.001"
-    return f"{p:.3f}".removeprefix("0")
-
-
 def null_notes(results: Results) -> tuple[str, ...]:
     """Why values are missing or rest on fewer trials, each said once."""
     lines: dict[str, None] = {}
@@ -245,11 +209,6 @@ def null_notes(results: Results) -> tuple[str, ...]:
                 lines[f"{info.title}: no {what}: {reason}."] = None
     lines.update((f"Ratio: {row.reasons['ratio']}.", None) for row in results.rows if "ratio" in row.reasons)
     return tuple(lines)
-
-
-def shown_rows(results: Results) -> list[ResultRow]:
-    """Rows that are compressed."""
-    return [row for row in results.rows if not is_full(row.compose)]
 
 
 def _interval_notes(metrics: Sequence[MetricInfo], few: bool) -> tuple[str, ...]:

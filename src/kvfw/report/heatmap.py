@@ -22,8 +22,8 @@ from kvfw.report.canvas import (
     width_of,
     wrapped,
 )
-from kvfw.report.grid import amount_text
 from kvfw.report.results import RECALL, Results, depth_text
+from kvfw.report.texts import amount_text
 
 COLOURS: Final = LinearSegmentedColormap.from_list("recall", ["#FFFFFF", "#9CC9E6", "#0072B2", "#00304D"])
 UNKNOWN: Final = "#E4E4E4"

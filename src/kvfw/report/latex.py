@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Final
 
 from kvfw.core.records import MetricInfo
-from kvfw.report.grid import Cell, Grid, amount_text, comparison_grids, depth_grid, heading, metric_cell
+from kvfw.report.grid import Cell, Grid, comparison_grids, depth_grid, metric_cell
 from kvfw.report.results import RECALL, ResultRow, Results
 from kvfw.report.source import Report
 from kvfw.report.stats import Summary
-from kvfw.report.table import MISSING, break_compose, number
+from kvfw.report.texts import MISSING, amount_text, break_compose, heading, number
 
 SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -42,9 +42,10 @@ SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
         "”": r"''",
     }
 )
-COMPOSE_CHARACTERS: Final = 34
+COMPOSE_CHARACTERS: Final = 20
 """Longer compositions are broken between stages, and hard where a stage alone is longer."""
-WITH_INTERVAL: Final = frozenset({RECALL})
+AMOUNT: Final = 1
+"""The column that becomes the heading of a block of rows."""
 WITH_ERROR: Final = frozenset({RECALL, "ref_ppl"})
 HEADER: Final = (
     "% Needs \\usepackage{booktabs} in the preamble; \\input this file, or copy a table from it.\n"
@@ -58,7 +59,7 @@ def latex_tables(report: Report) -> str:
     depths = depth_grid(results)
     grids = [
         *_split(_means(results), 10),
-        *_split(_intervals(results), 6),
+        *_split(_intervals(results), 5),
         *comparison_grids(results, leading_only=True),
         *([depths] if depths else []),
     ]
@@ -66,25 +67,30 @@ def latex_tables(report: Report) -> str:
 
 
 def table(grid: Grid) -> str:
-    """One ``table*`` with its caption above, as booktabs recommends."""
-    columns = "l" * grid.texts + "".join("l" if title == "Verdict" else "r" for title in grid.heading[grid.texts :])
+    """One ``table*``, its caption above, rows in blocks of one amount each."""
+    kept = [at for at in range(len(grid.heading)) if at != AMOUNT]
+    columns = "".join("l" if at < grid.texts or grid.heading[at] == "Verdict" else "r" for at in kept)
     caption = " ".join([f"{grid.title}.", *grid.notes])
     lines = [
         r"\begin{table*}[tbp]",
         r"\centering",
         rf"\caption{{{escape(caption)}}}",
         rf"\label{{tab:kvfw-{re.sub('[^a-z0-9-]', '-', grid.name.lower())}}}",
-        r"\footnotesize",
-        r"\setlength{\tabcolsep}{3pt}",
+        r"\smallskip",
+        r"\scriptsize",
+        r"\setlength{\tabcolsep}{2pt}",
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
-        _line([escape(title) for title in grid.heading]),
+        _line([_heading(grid.heading[at]) for at in kept]),
         r"\midrule",
     ]
-    for at, row in enumerate(grid.rows):
-        if at and row[1].main != grid.rows[at - 1][1].main:
-            lines.append(r"\addlinespace")
-        lines.append(_line([_cell(cell, breakable=column < grid.composes) for column, cell in enumerate(row)]))
+    amount = ""
+    for row in grid.rows:
+        if row[AMOUNT].main != amount:
+            lines += [r"\addlinespace"] if amount else []
+            amount = row[AMOUNT].main
+            lines.append(_line([rf"\multicolumn{{{len(kept)}}}{{@{{}}l@{{}}}}{{\emph{{{escape(amount)}}}}}"]))
+        lines.append(_line([_cell(row[at], breakable=at < grid.composes) for at in kept]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}", ""])
 
 
@@ -106,41 +112,54 @@ def _line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
+def _heading(title: str) -> str:
+    """A title on two lines where it has two words."""
+    first, space, rest = title.partition(" ")
+    return _stacked([first, rest], "b", "l" if title == "Verdict" else "r") if space else escape(title)
+
+
 def _cell(cell: Cell, *, breakable: bool) -> str:
-    if not breakable or len(str(cell)) <= COMPOSE_CHARACTERS:
-        return escape(str(cell))
-    stages = break_compose(str(cell), COMPOSE_CHARACTERS).split("\n")
-    pieces = [
-        stage[at : at + COMPOSE_CHARACTERS] for stage in stages for at in range(0, len(stage), COMPOSE_CHARACTERS)
-    ]
-    broken = r" \\ ".join(map(escape, pieces))
-    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{broken}\end{{tabular}}"
+    text = str(cell)
+    if not breakable or len(text) <= COMPOSE_CHARACTERS:
+        return escape(text)
+    # Between stages first; a stage alone that is too long is cut anywhere.
+    stages = break_compose(text, COMPOSE_CHARACTERS).split("\n")
+    size = COMPOSE_CHARACTERS
+    return _stacked([stage[at : at + size] for stage in stages for at in range(0, len(stage), size)], "t", "l")
+
+
+def _stacked(lines: Sequence[str], anchor: str, column: str) -> str:
+    broken = r" \\ ".join(map(escape, lines))
+    return rf"\begin{{tabular}}[{anchor}]{{@{{}}{column}@{{}}}}{broken}\end{{tabular}}"
 
 
 def _means(results: Results) -> Grid:
-    """The summary as papers print it: recall with error and interval, Ref PPL with error, means of the rest."""
+    """The summary as papers print it: recall and Ref PPL with their errors, means of the rest."""
     return _metric_grid(
         results,
         results.metrics,
         lambda row, info: _mean(row.metrics[info.name], info),
         name="summary",
         title="Results",
-        notes=(
-            "± standard error over runs (context × seed). [ , ] Wilson 95 % interval, trials taken as independent.",
-        ),
+        notes=("± standard error over runs (context × seed).",),
     )
 
 
 def _intervals(results: Results) -> Grid:
     """The intervals that the summary has no room for."""
     few = any(row.metrics[info.name].few_runs for row in results.rows for info in results.metrics)
+    hits = ", ".join(info.title for info in results.metrics if info.proportion)
     return _metric_grid(
         results,
-        [info for info in results.metrics if info.name not in WITH_INTERVAL],
+        results.metrics,
         lambda row, info: Cell(metric_cell(row.metrics[info.name], info).interval or MISSING),
         name="intervals",
-        title="95 % bootstrap intervals, seeds resampled within each context",
-        notes=("Few runs (under 10): the intervals are rough.",) if few else (),
+        title="95 % intervals",
+        notes=(
+            *((f"{hits}: Wilson, trials taken as independent.",) if hits else ()),
+            "The rest: bootstrap, seeds resampled within each context.",
+            *(("Few runs (under 10): bootstrap intervals are rough.",) if few else ()),
+        ),
     )
 
 
@@ -178,8 +197,6 @@ def _metric_grid(
 def _mean(summary: Summary, info: MetricInfo) -> Cell:
     if summary.mean is None:
         return Cell(MISSING)
-    if info.name in WITH_INTERVAL:
-        return metric_cell(summary, info)
     return Cell(metric_cell(summary, info).main if info.name in WITH_ERROR else number(summary.mean, info))
 
 

@@ -22,11 +22,11 @@ from kvfw.report.canvas import (
     printable,
 )
 from kvfw.report.dodge import apart, side_by_side, spread
-from kvfw.report.grid import amount_text, heading
 from kvfw.report.looks import FILLS, Look, looks
 from kvfw.report.names import is_full, method_of
 from kvfw.report.results import RECALL, Results
 from kvfw.report.stats import Interval
+from kvfw.report.texts import amount_text, heading
 
 REF_PPL: Final = "ref_ppl"
 BYTES: Final = "kv_mb"
@@ -36,8 +36,8 @@ LOG_FROM: Final = 3.0
 NICE: Final = (1, 1.2, 1.5, 2, 3, 4, 5, 7)
 """Ticks within a decade of a logarithmic axis."""
 PLOT_IN: Final = 2.1
-BAND_IN: Final = 0.06
-"""How far the band behind rows of one size goes beyond their middles."""
+BAND: Final = 0.7
+"""How far the band behind rows of one size goes beyond their middles, in steps between them."""
 LEFT_IN: Final = 0.5
 FOOT_IN: Final = 0.42
 """Below a plot: tick labels, axis name, air."""
@@ -119,7 +119,13 @@ def _against_bytes(
     for group in found.groups:
         if len(group.members) > 1:
             inside = [found.of_values[at] for at in group.members]
-            axes.axvspan(min(inside) - BAND_IN, max(inside) + BAND_IN, color="#F4F4F4", linewidth=0, zorder=0)
+            axes.axvspan(
+                min(inside) - BAND * found.step_in,
+                max(inside) + BAND * found.step_in,
+                color="#F4F4F4",
+                linewidth=0,
+                zorder=0,
+            )
     axes.set_xlim(0, width_in)
     shown = apart([(group.middle_in, f"{math.exp(group.value):.3g}") for group in found.groups], least_in=0.3)
     axes.set_xticks([place for place, _ in shown], [text for _, text in shown])

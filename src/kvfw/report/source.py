@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from kvfw.core.records import MetricInfo, RowKey, TrialRecord
 from kvfw.errors import RequestError
 from kvfw.report.names import labelled
-from kvfw.report.results import Results, summarise
+from kvfw.report.results import Results, row_order, summarise
 from kvfw.report.settings import flat_settings, setting_text
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
@@ -86,6 +86,9 @@ def make_report(sources: Sequence[Source], references: Sequence[str] | None = No
             key = record.key.model_copy(update={"compose": compose})
             records.append(record if compose == record.key.compose else record.model_copy(update={"key": key}))
     present = tuple(dict.fromkeys(record.key.row for record in records))
+    # Amounts stay together, whichever run their rows come from.
+    amounts = list(dict.fromkeys(row.amount for row in (*order, *present)))
+    order = sorted(row_order(present, order), key=lambda row: amounts.index(row.amount))
     infos = {info.name: info for source in reversed(sources) for info in source.metrics}
     metrics = [infos[name] for name in dict.fromkeys(info.name for source in sources for info in source.metrics)]
     results = summarise(

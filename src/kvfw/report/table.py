@@ -5,12 +5,15 @@ from typing import Literal, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from kvfw.core.records import MetricInfo
-from kvfw.report.results import Results
+from kvfw.report.compare import Comparison
+from kvfw.report.results import RECALL, Results
 from kvfw.report.stats import Summary
+from kvfw.report.texts import MISSING, amount_text, break_compose, number, p_text, signed
 
 Detail = Literal["mean", "se", "ci95"]
 
@@ -23,7 +26,6 @@ COLUMNS: Mapping[str, Detail] = {
 }
 """Metrics shown, in order, and how far each goes: the mean, with standard error, with that and interval."""
 
-MISSING = "–"
 GAP = 2
 MOST_REASONS = 8
 NARROW = 90
@@ -38,31 +40,87 @@ class Cells(NamedTuple):
     notes: tuple[str, ...]
 
 
-def results_table(results: Results, *, columns: Mapping[str, Detail] = COLUMNS, width: int = 100) -> Table:
-    """The table for a terminal of ``width`` columns.
+def results_table(results: Results, *, columns: Mapping[str, Detail] = COLUMNS, width: int = 100) -> Group:
+    """What a terminal of ``width`` columns shows: the rows, their recall against the references, notes.
 
     Long compositions break between stages; no number ever breaks.
     """
     cells = results_cells(results, columns=columns, break_intervals=width < NARROW)
-    room = width - sum(_column_width(cells, at) + GAP for at in range(1, len(cells.heading)))
-    # The box itself puts one space between columns.
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
-    for at, title in enumerate(cells.heading):
-        # Cells are Text, not str: a bracketed interval would be read as markup.
-        table.add_column(Text(title), justify="left" if at == 0 else "right", no_wrap=at > 0, overflow="fold")
-    for compose, *others in cells.rows:
-        table.add_row(Text(break_compose(compose, max(room, 8))), *(Text(other) for other in others))
-    table.caption = Text("\n".join(cells.notes))
-    table.caption_justify = "left"
-    return table
+    against = _fitting_comparisons(results, width)
+    notes = (*cells.notes, *(against.notes if against else ()))
+    parts = [_table(cells, width), *((Text(), _table(against, width)) if against else ())]
+    return Group(*parts, Text("\n".join(notes), style="italic"))
 
 
 def plain_lines(results: Results, *, columns: Mapping[str, Detail] = COLUMNS) -> list[str]:
-    """The table for a pipe: one line per row however long, columns aligned by spaces, notes below."""
+    """The table for a pipe: one line per row however long, columns aligned by spaces; all else begins with ``#``."""
     cells = results_cells(results, columns=columns)
-    widths = [_column_width(cells, at) for at in range(len(cells.heading))]
-    lines = [_padded(row, widths) for row in (cells.heading, *cells.rows)]
-    return [*lines, *(f"# {note}" for note in cells.notes)]
+    against = comparison_cells(results)
+    below = [*_aligned(against), *against.notes] if against else []
+    return [*_aligned(cells), *(f"# {note}" for note in (*cells.notes, *below))]
+
+
+def comparison_cells(
+    results: Results, *, break_verdicts: bool = False, title_width: int = 10**6, most: int = 10**6
+) -> Cells | None:
+    """Recall of every row against the references; None where nothing is compared.
+
+    Args:
+        results: with their comparisons.
+        break_verdicts: put the p value or verdict below the difference.
+        title_width: columns after which the name of a reference breaks.
+        most: references shown, the first ones.
+    """
+    info = next((info for info in results.metrics if info.name == RECALL), None)
+    found = {
+        (each.row.compose, each.row.amount, each.reference.compose): each
+        for each in results.comparisons
+        if each.metric == RECALL
+    }
+    if info is None or not found:
+        return None
+    every = list(dict.fromkeys(reference for _, _, reference in found))
+    references = every[:most]
+    left_out = len(every) - len(references)
+    rows = list(dict.fromkeys((compose, amount) for compose, amount, _ in found))
+    return Cells(
+        (
+            f"{info.title}, difference",
+            "Amount",
+            *(break_compose(f"vs {reference}", title_width) for reference in references),
+        ),
+        tuple(
+            (
+                compose,
+                amount_text(amount),
+                *(_against(found.get((compose, amount, reference)), info, break_verdicts) for reference in references),
+            )
+            for compose, amount in rows
+        ),
+        (
+            "+ − prompts that only the row, only the reference answers; exact McNemar, Holm-adjusted per column, "
+            "trials taken as independent. Fewer than 6 such prompts cannot decide.",
+            *((f"{left_out} more references are in the results file.",) if left_out else ()),
+        ),
+    )
+
+
+def _fitting_comparisons(results: Results, width: int) -> Cells | None:
+    """The comparisons with as many references, on as few lines, as the terminal has room for."""
+    references = len({each.reference.compose for each in results.comparisons})
+    for most in range(references, 0, -1):
+        for broken in (False, True):
+            cells = comparison_cells(results, break_verdicts=broken, title_width=16 if broken else 26, most=most)
+            if cells is None or _least_width(cells) <= width or (most == 1 and broken):
+                return cells
+    return None
+
+
+def _least_width(cells: Cells) -> int:
+    """Columns the table needs where compositions break between stages."""
+    stages = max(cell_len(f"+{stage}") for row in cells.rows for stage in row[0].split("+"))
+    first = max(stages, cell_len(cells.heading[0]))
+    return first + sum(_column_width(cells, at) + GAP for at in range(1, len(cells.heading)))
 
 
 def results_cells(results: Results, *, columns: Mapping[str, Detail] = COLUMNS, break_intervals: bool = False) -> Cells:
@@ -83,22 +141,33 @@ def results_cells(results: Results, *, columns: Mapping[str, Detail] = COLUMNS, 
     return Cells(heading, rows, _notes(results, shown, show_n))
 
 
-def break_compose(compose: str, width: int) -> str:
-    """A composition on as many lines as it needs, broken before a ``+`` where possible."""
-    lines: list[str] = []
-    for at, stage in enumerate(compose.split("+")):
-        piece = stage if at == 0 else f"+{stage}"
-        if lines and cell_len(lines[-1] + piece) <= width:
-            lines[-1] += piece
-        else:
-            lines.append(piece)
-    return "\n".join(lines)
+def _against(each: Comparison | None, info: MetricInfo, break_verdict: bool) -> str:
+    """``−6.7 (+0 −3) cannot decide``, ``−91.1 (+0 −41) p<.001``."""
+    if each is None or each.difference is None:
+        return MISSING
+    text = signed(each.difference, info, each)
+    if each.gained is not None and each.lost is not None:
+        text += f" (+{each.gained} −{each.lost})"
+    p = p_text(each.p_holm)
+    verdict = each.verdict if each.verdict == "cannot decide" else f"p{p}" if p.startswith("<") else f"p={p}"
+    return f"{text}{chr(10) if break_verdict else ' '}{verdict}"
 
 
-def number(value: float, info: MetricInfo, digits: int | None = None) -> str:
-    """A metric's value as shown, without its unit; percentages times 100."""
-    scaled = value * 100 if info.unit == "%" else value
-    return f"{scaled:.3g}" if abs(scaled) >= 1e6 else f"{scaled:.{info.digits if digits is None else digits}f}"
+def _table(cells: Cells, width: int) -> Table:
+    room = width - sum(_column_width(cells, at) + GAP for at in range(1, len(cells.heading)))
+    # The box itself puts one space between columns.
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
+    for at, title in enumerate(cells.heading):
+        # Cells are Text, not str: a bracketed interval would be read as markup.
+        table.add_column(Text(title), justify="left" if at == 0 else "right", no_wrap=at > 0, overflow="fold")
+    for compose, *others in cells.rows:
+        table.add_row(Text(break_compose(compose, max(room, 8))), *(Text(other) for other in others))
+    return table
+
+
+def _aligned(cells: Cells) -> list[str]:
+    widths = [_column_width(cells, at) for at in range(len(cells.heading))]
+    return [_padded(row, widths) for row in (cells.heading, *cells.rows)]
 
 
 def _cell(summary: Summary, info: MetricInfo, detail: Detail, break_interval: bool) -> str:

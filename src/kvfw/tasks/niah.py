@@ -52,8 +52,8 @@ class Wording:
 
 
 def wording_of(thing: str) -> Wording:
-    """The wording for a thing that has a code."""
-    return Wording(f"{thing} is {{code}}.", f"What is {thing[0].lower()}{thing[1:]}?", f"{thing} is")
+    """The wording for a thing that has a code. The colon is what lets very small models copy the first letter."""
+    return Wording(f"{thing} is: {{code}}.", f"What is {thing[0].lower()}{thing[1:]}?", f"{thing} is:")
 
 
 WORDINGS: Final = tuple(

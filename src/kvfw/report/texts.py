@@ -1,0 +1,64 @@
+"""Numbers and names as they are shown, the same in every format."""
+
+from typing import Final
+
+from rich.cells import cell_len
+
+from kvfw.core.records import MetricInfo
+from kvfw.report.compare import Comparison
+
+MISSING: Final = "–"
+MINUS: Final = "−"
+
+
+def number(value: float, info: MetricInfo, digits: int | None = None) -> str:
+    """A metric's value as shown, without its unit; percentages times 100."""
+    scaled = value * 100 if info.unit == "%" else value
+    return f"{scaled:.3g}" if abs(scaled) >= 1e6 else f"{scaled:.{info.digits if digits is None else digits}f}"
+
+
+def signed(value: float, info: MetricInfo, each: Comparison) -> str:
+    """The number with its sign, a real minus; what rounds to 0 has no sign."""
+    text = f"{value:.3f}" if each.scale == "log" else number(value, info)
+    if float(text) == 0:
+        return text.lstrip("-")
+    return MINUS + text[1:] if text.startswith("-") else f"+{text}"
+
+
+def difference_unit(info: MetricInfo, logarithmic: bool) -> str:
+    """Points for percentages, nats per token for perplexities."""
+    if logarithmic:
+        return "nats/token"
+    return "points" if info.unit == "%" else info.unit or "plain"
+
+
+def heading(info: MetricInfo) -> str:
+    """The metric's title with its unit, unless the title says it."""
+    said = not info.unit or info.unit.lower() in info.title.lower() or info.unit in ("1/s", "tok/s")
+    return info.title if said else f"{info.title}, {info.unit}"
+
+
+def amount_text(amount: str) -> str:
+    """``ratio=4`` as "ratio 4"."""
+    return amount.replace("=", " ", 1)
+
+
+def p_text(p: float | None) -> str:
+    """Three decimals, "<.001" below them, no needless 0 in front."""
+    if p is None:
+        return MISSING
+    if p < 0.001:
+        return "<.001"
+    return f"{p:.3f}".removeprefix("0")
+
+
+def break_compose(compose: str, width: int) -> str:
+    """A composition on as many lines as it needs, broken before a ``+`` where possible."""
+    lines: list[str] = []
+    for at, stage in enumerate(compose.split("+")):
+        piece = stage if at == 0 else f"+{stage}"
+        if lines and cell_len(lines[-1] + piece) <= width:
+            lines[-1] += piece
+        else:
+            lines.append(piece)
+    return "\n".join(lines)
