@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ SHAPED = sorted(
     for path in SOURCE.rglob("*.py")
     if "from jaxtyping import" in path.read_text(encoding="utf-8")
 )
+# Before torch is imported: see kvfw.cli.main.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Before any of them is imported.
 install_import_hook(SHAPED, "beartype.beartype")
 

@@ -20,8 +20,8 @@ MEAN = (LENGTH - SINKS - RECENT) // 4
 COMPOSITIONS = (
     "snapkv(window=8)",
     "streaming(positions=cache)",
-    "snapkv(window=16):0.8+ewmeans_pre:0.2",
-    "merge(merger=ewmeans,space=pre,weight=snapkv,bias=log)",
+    "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2",
+    "merge(merger=ewmeans(iters=2),space=pre,weight=snapkv,bias=log)",
 )
 
 

@@ -34,9 +34,9 @@ COMPOSITIONS = (
     "snapkv(window=8)",
     "uniform",
     "streaming(positions=cache)",
-    "ewmeans_post",
-    "snapkv(window=16):0.8+ewmeans_pre:0.2",
-    "merge(merger=ewmeans,space=pre,weight=snapkv,bias=log)",
+    "ewmeans_post(iters=2)",
+    "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2",
+    "merge(merger=ewmeans(iters=2),space=pre,weight=snapkv,bias=log)",
 )
 MIX = COMPOSITIONS[4]
 
@@ -63,14 +63,15 @@ def test_ratio_1_is_the_identity_on_every_architecture(name: str) -> None:
         expected = model(input_ids=full).logits[:, LENGTH:]
     by = bound(COMPOSITIONS[4], ratio=1)
     taken = snapshot(model, ids, by)
-    # Float32; measured 2e-5 at most, of logits of size 10.
+    # Float32; measured 5e-6 at most, of logits of size 10.
     close(at_once(model, plain, taken.compressed(by)), expected)
     close(at_once(model, plain, taken.full()), expected)
     assert greedy(model, taken.full(), taken.logits, NEW) == tuple(plain[0].tolist())
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 0.25), (torch.float16, 0.05)])
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
 def test_ratio_1_is_the_identity_in_half_precision(dtype: torch.dtype, atol: float) -> None:
+    # Measured 0.08 in bfloat16 and 0.009 in float16, of logits of size 10.
     model, ids = build("llama"), prompt(LENGTH + NEW)
     model = model.bfloat16() if dtype is torch.bfloat16 else model.half()
     with torch.inference_mode():
@@ -279,7 +280,7 @@ def test_a_second_turn_stays_exact() -> None:
 
 def test_recompress_compresses_later_turns() -> None:
     model, turn = tiny("llama"), prompt(40, seed=3)
-    with attach(model, "ewmeans_pre", ratio=4, recompress=True, **PROTECTED) as cache, torch.inference_mode():
+    with attach(model, "ewmeans_pre(iters=2)", ratio=4, recompress=True, **PROTECTED) as cache, torch.inference_mode():
         forward(model, prompt(LENGTH), cache)
         first = cache.state(0)
         forward(model, turn[:, :1], cache)
@@ -313,9 +314,9 @@ def test_recompress_scores_with_the_last_turns_queries() -> None:
 
 
 def test_an_old_prompt_leaves_no_queries_behind() -> None:
-    # The window (30) is wider than the second prompt (28): queries of the first would fill it up.
+    # The window (84) is wider than the second prompt (28): queries of the first would fill it up.
     model = tiny("llama")
-    composition = "snapkv(window=30)"
+    composition = "snapkv(window=84)"
     with attach(model, composition, ratio=2, recompress=True, **PROTECTED) as cache, torch.inference_mode():
         forward(model, prompt(LENGTH), cache)
         cache.reset()
@@ -360,7 +361,7 @@ def test_beam_search_at_ratio_1_equals_plain_beam_search() -> None:
     model, ids = tiny("llama"), prompt(LENGTH, rows=2)
     options = {"num_beams": 3, "num_return_sequences": 3}
     plain = generate(model, ids, 8, **options)
-    with attach(model, "ewmeans_post", ratio=1, **PROTECTED) as cache:
+    with attach(model, "ewmeans_post(iters=2)", ratio=1, **PROTECTED) as cache:
         assert torch.equal(generate(model, ids, 8, cache=cache, **options), plain)
 
 

@@ -32,7 +32,7 @@ from kvfw.model.session import new_cache
 
 PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
 LENGTH, NEW = 90, 6
-LOG = "merge(merger=ewmeans,space=pre,weight=snapkv,bias=log)"
+LOG = "merge(merger=ewmeans(iters=2),space=pre,weight=snapkv,bias=log)"
 
 
 def cache_of(composition: str, allocator: Allocator | None = None, name: str = "llama") -> CompressedCache:

@@ -32,9 +32,9 @@ COMPOSITIONS = (
     "snapkv(window=8)",
     "streaming",
     "streaming(positions=cache)",
-    "ewmeans_post",
-    "snapkv(window=16,kernel=5):0.8+ewmeans_pre:0.2",
-    "merge(merger=ewmeans,space=pre,weight=snapkv,bias=log)",
+    "ewmeans_post(iters=2)",
+    "snapkv(window=16,kernel=5):0.8+ewmeans_pre(iters=2):0.2",
+    "merge(merger=ewmeans(iters=2),space=pre,weight=snapkv,bias=log)",
 )
 LENGTH, NEW = 90, 12
 RAGGED = Ragged()
@@ -118,7 +118,7 @@ def test_attention_over_the_slots_equals_a_slow_reference(
         *(
             (name, composition)
             for name in ("gemma3", "cohere2", "exaone4", "phi", "gpt2")
-            for composition in ("streaming(positions=cache)", "ewmeans_post")
+            for composition in ("streaming(positions=cache)", "ewmeans_post(iters=2)")
         ),
     ],
 )
@@ -145,12 +145,12 @@ def test_backends_agree_on_a_continuation(composition: str, attention: str) -> N
 
 @pytest.mark.parametrize("composition", ["streaming", COMPOSITIONS[-1]])
 def test_bfloat16_attends_over_its_slots(composition: str) -> None:
-    # The additive mask has to be in the query's dtype; measured difference 0.06 on logits of size 10.
+    # The additive mask has to be in the query's dtype; measured difference 0.08, of logits of size 10.
     model = build("llama").bfloat16()
     ids = prompt(NEW, seed=2)
     together = at_once(model, ids, cache_of(model, composition, RAGGED))
     apart = one_by_one(model, ids, cache_of(model, composition, RAGGED))
-    close(together, apart, atol=0.25)
+    close(together, apart, atol=0.1)
 
 
 # --- the checks above have teeth -------------------------------------------------------------------------

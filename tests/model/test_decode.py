@@ -27,7 +27,7 @@ from kvfw.model.decode import continuation_nll, end_tokens, greedy, tokens_per_s
 from kvfw.model.load import LoadedModel
 
 LENGTH, NEW = 90, 16
-MIX = "snapkv(window=16):0.8+ewmeans_pre:0.2"
+MIX = "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2"
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
@@ -78,7 +78,7 @@ def test_a_prompt_that_ends_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("name", "composition"),
-    [("llama", "streaming"), ("llama", "merge(merger=ewmeans,weight=snapkv,bias=log)"), ("gemma3", MIX)],
+    [("llama", "streaming"), ("llama", "merge(merger=ewmeans(iters=2),weight=snapkv,bias=log)"), ("gemma3", MIX)],
 )
 def test_likelihoods_equal_those_taken_token_by_token(name: str, composition: str) -> None:
     model = tiny(name)
@@ -156,7 +156,7 @@ def test_likelihoods_of_real_text(smollm: LoadedModel) -> None:
     with torch.inference_mode():
         logits = model(input_ids=ids).logits[0, 288:-1]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:]), reduction="none")
-    # Float32 through 30 layers; measured 2e-5.
+    # Float32 through 30 layers; measured 3e-5 on logits of size 30.
     close(torch.tensor(continuation_nll(model, taken.compressed(by), tokens)), expected, atol=2e-4)
     means = [float(expected.mean())]
     for ratio in (8, 64):

@@ -23,8 +23,8 @@ PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
 COMPOSITIONS = (
     "snapkv(window=8)",
     "streaming(positions=cache)",
-    "snapkv(window=84):0.8+ewmeans_pre:0.2",
-    "merge(merger=ewmeans,space=post,weight=snapkv,bias=log)",
+    "snapkv(window=84):0.8+ewmeans_pre(iters=2):0.2",
+    "merge(merger=ewmeans(iters=2),space=post,weight=snapkv,bias=log)",
 )
 
 

@@ -37,7 +37,7 @@ def test_a_snapshot_holds_what_the_plain_model_caches(name: str) -> None:
 
 def test_caches_made_of_a_snapshot_never_change_it() -> None:
     model = tiny("gemma3")
-    by = bound("merge(merger=ewmeans,weight=snapkv,bias=log)")
+    by = bound("merge(merger=ewmeans(iters=2),weight=snapkv,bias=log)")
     taken = snapshot(model, prompt(LENGTH), by)
     before = {i: {k: v.clone() for k, v in parts(obs.state).items()} for i, obs in taken.observations.items()}
     sliding = taken.cache.layers[0].keys
@@ -51,7 +51,7 @@ def test_caches_made_of_a_snapshot_never_change_it() -> None:
 
 
 def test_the_same_snapshot_gives_the_same_cache_every_time() -> None:
-    by = bound("snapkv:0.5+ewmeans_post:0.5")
+    by = bound("snapkv:0.5+ewmeans_post(iters=2):0.5")
     taken = snapshot(tiny("llama"), prompt(LENGTH), by)
     first = taken.compressed_states(by)
     greedy(tiny("llama"), taken.compressed(by), taken.logits, 4)

@@ -90,14 +90,14 @@ def test_nested_on_one_model() -> None:
     model = build("llama")
     before, expected = wiring(model), logits_of(model)
     with attach(model, "snapkv(window=8)", ratio=4, **PROTECTED) as outer:
-        with attach(model, "ewmeans_pre", ratio=8, **PROTECTED) as inner, torch.inference_mode():
+        with attach(model, "ewmeans_pre(iters=2)", ratio=8, **PROTECTED) as inner, torch.inference_mode():
             forward(model, prompt(LENGTH), inner)
             forward(model, prompt(LENGTH), outer)
             assert torch.equal(logits_of(model), expected)
         tokens = generate(model, torch.cat((prompt(LENGTH), prompt(1, seed=4)), dim=1), 6, cache=outer)
     assert wiring(model) == before
     assert torch.equal(logits_of(model), expected)
-    for cache, composition, ratio in ((outer, "snapkv(window=8)", 4), (inner, "ewmeans_pre", 8)):
+    for cache, composition, ratio in ((outer, "snapkv(window=8)", 4), (inner, "ewmeans_pre(iters=2)", 8)):
         by = bound(composition, ratio=ratio)
         states = snapshot(model, prompt(LENGTH), by).compressed_states(by)
         width = states[0].width

@@ -96,7 +96,7 @@ def test_the_reference_tells_windows_kernels_and_pools_apart() -> None:
     assert len(sets) == len(GRID) - 3
 
 
-@pytest.mark.parametrize("composition", ["snapkv(window=8)", "snapkv:0.8+ewmeans_pre:0.2"])
+@pytest.mark.parametrize("composition", ["snapkv(window=8)", "snapkv:0.8+ewmeans_pre(iters=2):0.2"])
 def test_eager_and_sdpa_keep_the_same(composition: str) -> None:
     by = bound(composition)
     states = [
@@ -124,7 +124,7 @@ OTHERS = (1, 84, 500)
 
 
 @pytest.mark.parametrize(
-    "composition", ["snapkv(window=8)", "snapkv(window=40):0.8+ewmeans_pre(block=30):0.2", "uniform"]
+    "composition", ["snapkv(window=8)", "snapkv(window=40):0.8+ewmeans_pre(iters=2,block=30):0.2", "uniform"]
 )
 def test_states_do_not_depend_on_what_else_is_captured(composition: str) -> None:
     model, ids = tiny("llama"), prompt(130)
@@ -138,7 +138,12 @@ def test_states_do_not_depend_on_what_else_is_captured(composition: str) -> None
 
 def test_states_do_not_depend_on_order() -> None:
     model, ids = tiny("llama"), prompt(130)
-    compositions = ("snapkv(window=8)", "ewmeans_post", "streaming(positions=cache)", "snapkv:0.5+ewmeans_pre:0.5")
+    compositions = (
+        "snapkv(window=8)",
+        "ewmeans_post(iters=2)",
+        "streaming(positions=cache)",
+        "snapkv:0.5+ewmeans_pre(iters=2):0.5",
+    )
     each = [bound(c) for c in compositions]
     taken = prefill(model, ids[0].tolist(), Needs(queries=84), sinks=4, recent=8)
     forwards = [taken.compressed_states(by) for by in each]

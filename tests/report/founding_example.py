@@ -3,16 +3,17 @@
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pydantic import JsonValue
 from report_examples import CONTEXTS, DEPTHS, HYBRID, METRICS, SEEDS
 
 from kvfw.core.records import TrialKey, TrialRecord
 from kvfw.report.source import Source
 
 PINNED = "pinned:0.65+ewmeans_post:0.35"
-SETTINGS = {
+SETTINGS: dict[str, JsonValue] = {
     "compose": ["uniform", "streaming", "h2o", "snapkv", "ewmeans_post", "ewmeans_pre", PINNED, HYBRID],
     "amounts": ["ratio=4", "ratio=8"],
     "contexts": list(CONTEXTS),
@@ -26,7 +27,7 @@ SETTINGS = {
     "sinks": 4,
     "recent": 84,
 }
-FACTS = {
+FACTS: dict[str, JsonValue] = {
     "versions": {"python": "3.11.2", "torch": "2.13.0"},
     "hardware": {"processor": "Some CPU", "cores": 2, "gpu": None},
     "revision": "0123abc",
@@ -75,13 +76,16 @@ def founding(table: Sequence[Published] = TABLE) -> list[TrialRecord]:
 
 
 def source(
-    records: Sequence[TrialRecord] | None = None, name: str = "run", problems: tuple[str, ...] = (), **settings: object
+    records: Sequence[TrialRecord] | None = None,
+    name: str = "run",
+    problems: tuple[str, ...] = (),
+    changed: Mapping[str, JsonValue] | None = None,
 ) -> Source:
     """A run that holds these records, the founding ones by default."""
     return Source(
         name,
-        {**SETTINGS, **settings},  # type: ignore[dict-item]
-        FACTS,  # type: ignore[arg-type]
+        {**SETTINGS, **(changed or {})},
+        FACTS,
         tuple(founding() if records is None else records),
         METRICS,
         problems,
@@ -108,7 +112,9 @@ def _row(row: Published) -> list[TrialRecord]:
                 "kv_mb": 28672 * slots / 2**20,
                 "kv_overhead_mb": 0.0 if full else 672 * slots / 2**20,
                 "tok_s": noise.gauss(row.tok_s, 0.5) if first else None,
-                "needle_retained": row.kept if row.kept in (0.0, 1.0) else min(1.0, max(0.0, noise.gauss(row.kept, 0.08))),
+                "needle_retained": row.kept
+                if row.kept in (0.0, 1.0)
+                else min(1.0, max(0.0, noise.gauss(row.kept, 0.08))),
             }
             digest = hashlib.sha256(f"{context} {seed} {depth}".encode()).hexdigest()
             made.append(

@@ -81,9 +81,7 @@ def test_a_comparison_of_recall_by_hand() -> None:
     assert found.verdict == "no difference shown"
 
 
-@pytest.mark.parametrize(
-    ("lost", "verdict"), [(0, "cannot decide"), (5, "cannot decide"), (6, "lower"), (9, "lower")]
-)
+@pytest.mark.parametrize(("lost", "verdict"), [(0, "cannot decide"), (5, "cannot decide"), (6, "lower"), (9, "lower")])
 def test_the_verdict_says_when_pairs_are_too_few(lost: int, verdict: str) -> None:
     values = [(0.0, 1.0)] * lost + [(1.0, 1.0)] * (12 - lost)
     assert compare(RECALL, ROW, REFERENCE, pairs(*values), resamples=99).verdict == verdict

@@ -153,7 +153,7 @@ def test_depths_are_written_without_needless_decimals(depth: float, text: str) -
 ORDER = tuple(dict.fromkeys(trial.key.row for trial in experiment()))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 225))
 def test_results_do_not_depend_on_the_order_of_records(order: random.Random, kept: int) -> None:
     trials = order.sample(experiment(), kept)

@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kvfw.report.results import Results, summarise
-from kvfw.report.table import break_compose, plain_lines, results_cells, results_table
+from kvfw.report.table import comparison_cells, plain_lines, results_cells, results_table
+from kvfw.report.texts import break_compose
 
 
 def rendered(results: Results, width: int) -> list[str]:
@@ -54,12 +55,39 @@ def test_a_pipe_gets_one_line_per_row_and_notes_that_start_with_a_hash(five_rows
     rows, notes = lines[:6], lines[6:]
     assert rows[3].split("  ")[0] == HYBRID
     assert len({cell_len(row) for row in rows}) == 1
-    assert notes == [
+    assert notes[:3] == [
         "# n = 45 trials in every row. ± standard error over runs (context × seed). "
         "[ , ] Wilson 95 % interval, trials taken as independent.",
         "# Tok/s without 42 of a row's trials: timed in the first trial of each length only.",
         "# Needle kept –: nothing was compressed.",
     ]
+
+
+def test_recall_stands_against_the_references(five_rows: Results) -> None:
+    lines = rendered(five_rows, 100)
+    at = next(at for at, line in enumerate(lines) if line.startswith("Recall, difference"))
+    assert [" ".join(line.split()) for line in lines[at : at + 4]] == [
+        "Recall, difference Amount vs full vs snapkv",
+        "─" * len(lines[at + 1]),
+        "snapkv ratio 4 −6.7 (+0 −3) cannot decide –",
+        f"{HYBRID} ratio 4 −11.1 (+0 −5) cannot decide −4.4 (+0 −2) cannot decide",
+    ]
+    assert plain_lines(five_rows)[-1].startswith("# + − prompts that only the row")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_many_references_of_long_names_do_not_break_the_terminal(width: int) -> None:
+    names = [f"method{at}(option=value,other=value):0.5+ewmeans_pre(iterations=20):0.5" for at in range(6)]
+    trials = [record(name, seed=seed) for name in names for seed in range(3)]
+    rows = [trial.key.row for trial in trials]
+    results = summarise(trials, {}, METRICS, references=list(dict.fromkeys(rows)), resamples=20)
+    lines = rendered(results, width)
+    assert max(cell_len(line) for line in lines) <= width
+    assert any("more references are in the results file" in line for line in lines)
+
+
+def test_nothing_to_compare_leaves_the_comparison_out() -> None:
+    assert comparison_cells(summarise([record()], {}, METRICS)) is None
 
 
 def test_unfinished_rows_show_their_n_and_what_they_lack() -> None:

@@ -66,8 +66,7 @@ def _groups(values: Sequence[float], width_in: float, margins_in: tuple[float, f
         else:
             members.append([right])
     return [
-        Group(tuple(sorted(group)), fmean(values[at] for at in group), fmean(inches(at) for at in group))
-        for group in members
+        Group(tuple(group), fmean(values[at] for at in group), fmean(inches(at) for at in group)) for group in members
     ]
 
 

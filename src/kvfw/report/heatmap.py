@@ -34,6 +34,7 @@ CELL_IN: Final = 0.19
 GAP_IN: Final = 0.18
 AIR_IN: Final = 0.05
 """Between a title and its map."""
+ACROSS: Final = "length of the prompt, tokens"
 TICKS_IN: Final = 0.34
 """Below the last maps: tick labels and the name of the axis."""
 
@@ -125,8 +126,9 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
     titles = {row: _title(row, layout.panel_in) for row in rows}
     heads = [max(len(titles[row]) for row in line) * LINE_IN + AIR_IN for line in lines]
     # The upper edge of the maps of each line.
-    tops = [sum(heads[: at + 1]) + at * (layout.height_in + GAP_IN) for at in range(len(lines))]
+    tops = [AIR_IN + sum(heads[: at + 1]) + at * (layout.height_in + GAP_IN) for at in range(len(lines))]
     width = layout.left_in + layout.columns * (layout.panel_in + GAP_IN) - GAP_IN + 0.05
+    width = max(width, layout.left_in + width_of(ACROSS) + 0.1)
     sheet = Sheet(width, tops[-1] + layout.height_in + TICKS_IN)
     for at, (line, top) in enumerate(zip(lines, tops, strict=True)):
         for across, row in enumerate(line):
@@ -143,7 +145,7 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
                 0.08 / width, y, "depth, %", rotation=90, va="center", ha="center", size=SMALL_PT, color="black"
             )
     middle = layout.left_in + (width - layout.left_in) / 2
-    sheet.text(middle, sheet.height_in - 0.15, "length of the prompt, tokens", size_pt=SMALL_PT, align="center")
+    sheet.text(middle, sheet.height_in - 0.15, ACROSS, size_pt=SMALL_PT, align="center")
     return sheet.figure
 
 

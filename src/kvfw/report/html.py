@@ -50,7 +50,10 @@ def html_page(report: Report, drawings: Sequence[Drawing]) -> str:
         pictures=[_picture(drawing) for drawing in drawings],
         samples=[_sample(sample) for sample in samples(report.records, order=order)],
         notes=[visible(note) for note in (*report.notes, *null_notes(results))],
-        runs=[Facts(source.name, _rows(dict(source.settings)), _rows(dict(source.facts))) for source in report.sources],
+        runs=[
+            Facts(visible(source.name), _rows(dict(source.settings)), _rows(dict(source.facts)))
+            for source in report.sources
+        ],
     )
 
 
