@@ -30,6 +30,12 @@ from kvfw.errors import KvfwError, OptionError
     help="Is the question in the prompt when it is compressed?  [default: aware]",
 )
 @click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: 24]")
+@click.option(
+    "--reference",
+    multiple=True,
+    metavar="SPEC",
+    help="Composition to compare every row with. Repeatable.  [default: full and the first composition]",
+)
 @model_options
 @click.option(
     "--preset", metavar="NAME", help="quick: 1024 tokens, 1 seed, ratio 4. founding: the founding experiment, whole."
@@ -77,14 +83,10 @@ def command(config_file: Path | None, preset: str | None, as_json: bool, **optio
         click.echo(done.results.to_json(), nl=False)
     else:
         _print_table(done.results)
-        click.echo(f"\nFiles: {done.folder}{_sep()}  (results.json, trials.jsonl, samples.md, config.json)")
+        click.echo(
+            f"\nFiles: {done.folder}{_sep()}  (report.html, results.json, trials.jsonl, samples.md, config.json, figures/)"
+        )
     return 0
-
-
-def _sep() -> str:
-    import os
-
-    return os.sep
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from kvfw.core.metric import MetricPart
     from kvfw.core.records import MetricInfo
     from kvfw.report.source import Source
 
@@ -62,15 +63,18 @@ def _source(folder: Path) -> "Source":
         RequestError: there is no run here.
         StoreError: its files cannot be read.
     """
+    from kvfw.core.metric import DerivedMetric
     from kvfw.report.source import Source
+    from kvfw.runner.derive import with_derived
     from kvfw.store.run_folder import load_run
 
     loaded = load_run(folder)
+    derived = tuple(part for part in _metric_parts() if isinstance(part, DerivedMetric))
     return Source(
         name=folder.resolve().name or str(folder),
         settings=loaded.config.settings,
         facts=loaded.config.facts,
-        records=loaded.records,
+        records=with_derived(loaded.records, derived),
         metrics=_metrics(folder),
         problems=loaded.problems,
     )
@@ -83,13 +87,19 @@ def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
     results = read_results(folder / "results.json")
     if results is not None:
         return results.metrics
+    return tuple(part.info for part in _metric_parts())
+
+
+def _metric_parts() -> "tuple[MetricPart, ...]":
+    """The installed metrics, in table order."""
     from kvfw.core.metric import MetricPart
     from kvfw.core.parts import Kind
     from kvfw.core.registry import default_registry
-    from kvfw.core.spec import part_class
+    from kvfw.core.spec import build_part
 
-    classes = [part_class(spec) for spec in default_registry().of_kind(Kind.METRIC)]
-    return tuple(found.info for found in classes if issubclass(found, MetricPart))
+    registry = default_registry()
+    parts = [build_part(Kind.METRIC, spec.name, registry) for spec in registry.of_kind(Kind.METRIC)]
+    return tuple(part for part in parts if isinstance(part, MetricPart))
 
 
 def _canonical(text: str) -> str:

@@ -120,6 +120,7 @@ class EvalConfig(CompressionConfig):
             what follows it is appended exactly.
         begin_answer: begin the answer for the model, where the task can.
         haystack: UTF-8 text to hide the needle in; None is the one shipped with kvfw.
+        reference: compositions that every row is compared with; none given: ``full`` and the first composition.
         out: folder of the run; None makes a new one under ``runs/``.
         resume: go on with the run in ``out``.
     """
@@ -132,10 +133,11 @@ class EvalConfig(CompressionConfig):
     question_aware: bool = True
     begin_answer: bool = True
     haystack: Path | None = None
+    reference: tuple[str, ...] = ()
     out: Path | None = None
     resume: bool = False
 
-    @field_validator("contexts", "depths", mode="before")
+    @field_validator("contexts", "depths", "reference", mode="before")
     @classmethod
     def _grid(cls, value: Any) -> Any:
         return as_tuple(value)

@@ -92,6 +92,8 @@ def evaluate(config: EvalConfig, *, progress: Progress | None = None, registry: 
             _run_missing(plan, folder, records, tell)
         finally:
             results = _write(plan, folder)
+        tell.note("writing report.html and figures")
+        _write_report(plan, folder, results)
     return Evaluation(results, path)
 
 
@@ -100,7 +102,8 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
     # Only now, so that a wrong request costs no time.
     from kvfw.model.load import load_model
     from kvfw.model.sentence import SentenceEncoder
-    from kvfw.runner.trial import Tools, run_prompt, trial_key
+    from kvfw.runner.telemetry import rope_inversion
+    from kvfw.runner.trial import Tools, fill, run_prompt, trial_key
 
     work = [
         (planned, tuple(row for row in plan.rows if trial_key(row.key, planned) not in done))
@@ -120,7 +123,10 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
             continue
         trial = planned.trial
         tell.prompt(f"{trial.context_tokens} tokens, depth {trial.depth_percent:g} %, seed {trial.seed}")
-        for record in run_prompt(plan, planned, rows, tools):
+        filled = fill(plan, planned, tools)
+        if "rope_inversion" not in folder.config.facts:
+            folder.add_facts({"rope_inversion": rope_inversion(filled)})
+        for record in run_prompt(plan, planned, filled, rows, tools):
             folder.append(record)
             tell.trial(record)
 
@@ -129,7 +135,20 @@ def _write(plan: Plan, folder: RunFolder) -> Results:
     """Writes ``results.json`` and ``samples.md`` from what is recorded."""
     records = with_derived(folder.records()[0], plan.derived)
     order: list[RowKey] = [row.key for row in plan.rows]
-    results = summarise(records, plan.settings, plan.infos, order=order)
+    results = summarise(records, plan.settings, plan.infos, order=order, references=plan.references)
     folder.write_text("results.json", results.to_json())
     folder.write_text("samples.md", samples_markdown(records, order=order))
     return results
+
+
+def _write_report(plan: Plan, folder: RunFolder, results: Results) -> None:
+    """Writes ``report.html`` and ``figures/`` of a finished run."""
+    from kvfw.report.files import report_files
+    from kvfw.report.source import Report, Source
+
+    found, problems = folder.records()
+    records = with_derived(found, plan.derived)
+    config = folder.config
+    source = Source(folder.path.name, config.settings, config.facts, records, results.metrics, problems)
+    for name, data in report_files(Report(results, records, (source,), problems)):
+        folder.write_bytes(name, data)

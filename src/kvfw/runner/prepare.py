@@ -83,6 +83,7 @@ class Plan:
         metrics: measured in every trial.
         derived: computed over the whole run.
         infos: what is known of all of them, in table order.
+        references: rows that every row is compared with; None: ``full`` and the first composition.
         settings: what decides whether two runs are comparable; JSON.
     """
 
@@ -94,6 +95,7 @@ class Plan:
     metrics: tuple[Metric, ...]
     derived: tuple[DerivedMetric, ...]
     infos: tuple[MetricInfo, ...]
+    references: tuple[RowKey, ...] | None
     settings: dict[str, Any]
 
     @property
@@ -163,8 +165,25 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
         metrics=tuple(metric for metric in metrics if isinstance(metric, Metric)),
         derived=tuple(metric for metric in metrics if isinstance(metric, DerivedMetric)),
         infos=tuple(metric.info for metric in metrics),
+        references=_references(config, rows, registry),
         settings=settings,
     )
+
+
+def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -> tuple[RowKey, ...] | None:
+    """The rows that are to be compared with, in the order they were named.
+
+    Raises:
+        OptionError: a reference is no row of this run.
+    """
+    if not config.reference:
+        return None
+    keys = {FULL: FULL_ROW, **{row.key.compose: row.key for row in reversed(rows)}}
+    names = [FULL if text.strip() == FULL else str(parse(text, registry)) for text in config.reference]
+    for name in names:
+        if name not in keys:
+            raise OptionError(f"reference {name!r} is no row of this run; its rows are {', '.join(keys)}")
+    return tuple(keys[name] for name in names)
 
 
 def _metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:

@@ -48,14 +48,10 @@ def trial_key(row: RowKey, planned: Planned) -> TrialKey:
     )
 
 
-def run_prompt(plan: Plan, planned: Planned, missing: tuple[Row, ...], tools: Tools) -> Iterator[TrialRecord]:
-    """Records of the ``missing`` rows on one prompt, each as soon as it is measured.
-
-    The prompt (question-agnostic: its context) is prefilled once. The baseline always answers, since metrics compare
-    with it.
-    """
+def fill(plan: Plan, planned: Planned, tools: Tools) -> Prefill:
+    """The one prefill of a prompt (question-agnostic: of its context) that serves all rows."""
     config = plan.config
-    filled = prefill(
+    return prefill(
         tools.loaded.model,
         planned.compressed_ids,
         plan.needs,
@@ -63,9 +59,19 @@ def run_prompt(plan: Plan, planned: Planned, missing: tuple[Row, ...], tools: To
         recent=config.recent,
         vocabulary=tools.loaded.tokenizer,
     )
-    baseline = _answer(filled, Row(FULL_ROW, None), planned, config.max_new_tokens, tools)
+
+
+def run_prompt(
+    plan: Plan, planned: Planned, filled: Prefill, missing: tuple[Row, ...], tools: Tools
+) -> Iterator[TrialRecord]:
+    """Records of the ``missing`` rows on one prompt, each as soon as it is measured.
+
+    The baseline always answers, since metrics compare with it.
+    """
+    new_tokens = plan.config.max_new_tokens
+    baseline = _answer(filled, Row(FULL_ROW, None), planned, new_tokens, tools)
     for row in missing:
-        answer = baseline if row.key == FULL_ROW else _answer(filled, row, planned, config.max_new_tokens, tools)
+        answer = baseline if row.key == FULL_ROW else _answer(filled, row, planned, new_tokens, tools)
         evidence = Evidence(
             prompt=planned.prompt,
             response=answer.response,
