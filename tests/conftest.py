@@ -21,7 +21,7 @@ SHAPED = sorted(
     if "from jaxtyping import" in path.read_text(encoding="utf-8")
 )
 # Before torch is imported: see kvfw.cli.main.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 # Before any of them is imported.
 install_import_hook(SHAPED, "beartype.beartype")
 

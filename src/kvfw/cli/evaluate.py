@@ -84,7 +84,7 @@ def command(config_file: Path | None, preset: str | None, as_json: bool, **optio
     else:
         _print_table(done.results)
         click.echo(
-            f"\nFiles: {done.folder}{_sep()}  (report.html, results.json, trials.jsonl, samples.md, config.json, figures/)"
+            f"\nFiles in {done.folder}: report.html, results.json, trials.jsonl, samples.md, config.json, figures"
         )
     return 0
 

@@ -16,6 +16,7 @@ from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache, CompressedLayer
+from kvfw.model.parallel import map_layers
 from kvfw.model.session import Plan, Session, new_cache
 
 
@@ -50,10 +51,14 @@ class Prefill:
         each = compressor.middle_slots(torch.tensor([self.tokens]))
         heads = [obs.state.keys.shape[1] for obs in self.observations.values()]
         budgets = (allocator or Uniform()).allocate(each * sum(heads), heads)
-        return {
-            index: compressor.compress(obs, budget.to(obs.state.keys.device))
-            for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
-        }
+
+        def compressed(work: tuple[Observation, Tensor]) -> KVState:
+            obs, budget = work
+            return compressor.compress(obs, budget.to(obs.state.keys.device))
+
+        observed = list(self.observations.values())
+        states = map_layers(compressed, zip(observed, budgets, strict=True), self.logits.device)
+        return dict(zip(self.observations, states, strict=True))
 
     def cache_of(self, states: dict[int, KVState]) -> CompressedCache:
         """A new cache that holds these states and copies of the sliding-window layers. It may grow on its own."""
