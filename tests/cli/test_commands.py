@@ -14,7 +14,16 @@ from kvfw.cli.main import COMMANDS, run
 
 
 def small(folder: Path, out: Path) -> list[str]:
-    return ["eval", "--model", str(folder), "--contexts", "400", "--depths", "10,90", "--max-new-tokens", "4"] + [
+    return [
+        "eval",
+        "--model",
+        str(folder),
+        "--contexts",
+        "400",
+        "--depths",
+        "10,90",
+        "--max-new-tokens",
+        "4",
         "--out",
         str(out),
     ]
