@@ -14,19 +14,8 @@ from kvfw.cli.main import COMMANDS, run
 
 
 def small(folder: Path, out: Path) -> list[str]:
-    return [
-        "eval",
-        "--model",
-        str(folder),
-        "--contexts",
-        "400",
-        "--depths",
-        "10,90",
-        "--max-new-tokens",
-        "4",
-        "--out",
-        str(out),
-    ]
+    grid = ["--contexts", "400", "--depths", "10,90", "--max-new-tokens", "4"]
+    return ["eval", "--model", str(folder), *grid, "--out", str(out)]
 
 
 def test_eval_prints_a_table_and_names_its_files(

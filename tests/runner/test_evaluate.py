@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from kvfw.core.records import TrialRecord
 from kvfw.errors import BudgetError, KvfwError, OptionError, PromptError, RequestError, SpecError, UnknownNameError
 from kvfw.runner.config import EvalConfig
-from kvfw.runner.evaluate import Silent, evaluate
+from kvfw.runner.evaluate import Silent
+from kvfw.runner.evaluate import evaluate as evaluate_and_report
 from kvfw.store.run_folder import load_run
+
+#: Figures take seconds and are tested elsewhere.
+evaluate = partial(evaluate_and_report, report=False)
 
 HYBRID = "snapkv:0.8+ewmeans_pre:0.2"
 
@@ -40,13 +45,15 @@ def measured(record: TrialRecord) -> Mapping[str, float | None]:
 
 def test_a_run_has_the_baseline_and_every_row_and_its_files(tiny_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = evaluate(config(tiny_folder, out, ratio=("4", "8")))
+    done = evaluate_and_report(config(tiny_folder, out, ratio=("4", "8")))
     rows = [(row.compose, row.ratio, row.n) for row in done.results.rows]
     assert rows == [
         ("full", 1.0, 2),
         *((compose, ratio, 2) for ratio in (4.0, 8.0) for compose in ("snapkv", "streaming", HYBRID)),
     ]
-    assert {"config.json", "trials.jsonl", "results.json", "samples.md"} <= {path.name for path in out.iterdir()}
+    assert {"config.json", "trials.jsonl", "results.json", "samples.md", "report.html", "figures"} <= {
+        path.name for path in out.iterdir()
+    }
     saved = json.loads((out / "results.json").read_text())
     assert saved["schema"] == 1
     assert set(saved["rows"][1]["metrics"]) == {

@@ -66,11 +66,23 @@ class Evaluation:
     folder: Path
 
 
-def evaluate(config: EvalConfig, *, progress: Progress | None = None, registry: Registry | None = None) -> Evaluation:
+def evaluate(
+    config: EvalConfig,
+    *,
+    progress: Progress | None = None,
+    registry: Registry | None = None,
+    report: bool = True,
+) -> Evaluation:
     """Runs an experiment, or what is missing of it, and writes its files.
 
     Everything about the request is checked before weights load. Each trial is on disk as soon as it is measured; on
     an interruption ``results.json`` covers what there is.
+
+    Args:
+        config: the request.
+        progress: is told how it goes on.
+        registry: where parts are looked up; the installed ones by default.
+        report: write ``report.html`` and ``figures/`` too, once all trials are done.
 
     Raises:
         RequestError: the request is wrong; nothing was run.
@@ -92,8 +104,9 @@ def evaluate(config: EvalConfig, *, progress: Progress | None = None, registry: 
             _run_missing(plan, folder, records, tell)
         finally:
             results = _write(plan, folder)
-        tell.note("writing report.html and figures")
-        _write_report(plan, folder, results)
+        if report:
+            tell.note("writing report.html and figures")
+            _write_report(plan, folder, results)
     return Evaluation(results, path)
 
 

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from kvfw.core.state import KVState
 
-#: Elements of the largest block of attention held at once: 16 MiB of float32.
-BLOCK_ELEMENTS = 2**22
+#: Elements of the largest block of attention held at once: 2 MiB of float32, which stays in a core's cache.
+BLOCK_ELEMENTS = 2**19
 
 
 def column_sums(
@@ -19,14 +19,14 @@ def column_sums(
 ) -> dict[int, Float32[Tensor, "B Hkv N"]]:
     """``sum_i A_ij`` over the given queries, mean over the query heads of each KV head, for several distances.
 
-    ``A = softmax(scale * Q K^T + bias)`` over all slots a query may see (position <= the query's), in float32. For a
-    distance ``n`` only pairs with ``p_i - p_j >= n`` are summed; 0 sums all. Queries are taken block by block:
-    O(block x N) memory. Keys later than a block's last query are never multiplied.
+    ``A = softmax(scale * Q K^T + bias)`` over all slots a query may see, in float32. For a distance ``n`` only pairs at
+    least n tokens apart are summed; 0 sums all. Queries are taken block by block: O(block x N) memory. Keys later than
+    a block's last query are never multiplied, and only the diagonal block needs a mask.
 
     Args:
-        queries: rotated queries of a prompt, or of one chunk of it.
+        queries: rotated queries of a prompt, or of one chunk of it; their own tokens are the last n slots.
         query_positions: their positions; -1 for padding, which is left out.
-        state: the slots up to and including these queries' own tokens, ordered by position.
+        state: the slots up to and including these queries' own tokens, in order of position.
         scale: what the model multiplies query-key products by.
         locals_: the distances.
     """
@@ -35,21 +35,24 @@ def column_sums(
     groups = heads // kv_heads
     sums = {n: torch.zeros(batch, kv_heads, width, device=queries.device) for n in locals_}
     keys = state.keys.float().transpose(-1, -2)
+    bias = state.bias if bool((state.bias != 0).any()) else None
+    padded = query_positions < 0 if bool((query_positions < 0).any()) else None
     rows = max(1, BLOCK_ELEMENTS // (batch * heads * width))
     for start in range(0, count, rows):
-        block = slice(start, min(start + rows, count))
-        positions = query_positions[:, block]
-        # The slots are ordered, so everything a block may see lies in a prefix.
-        end = int((state.positions <= positions.amax()).any(dim=(0, 1)).nonzero().amax()) + 1
-        grouped = queries[:, :, block].float().reshape(batch, kv_heads, -1, dim)
-        logits = (grouped @ keys[..., :end]).mul_(scale).view(batch, kv_heads, groups, -1, end)
-        logits += state.bias[:, :, None, None, :end]
-        distance = positions[:, None, :, None] - state.positions[:, :, None, :end]
-        logits.masked_fill_((distance < 0)[:, :, None], -torch.inf)
+        stop = min(start + rows, count)
+        end = width - count + stop
+        block = (queries[:, :, start:stop].float() * scale).reshape(batch, kv_heads, -1, dim)
+        logits = block @ keys[..., :end]
+        if bias is not None:
+            logits += bias[:, :, None, :end]
+        logits = logits.view(batch, kv_heads, groups, stop - start, end)
+        future = torch.ones(stop - start, stop - start, dtype=torch.bool, device=queries.device).triu(1)
+        logits[..., end - (stop - start) :].masked_fill_(future, -torch.inf)
         weights = logits.softmax(dim=-1)
-        # A padding query sees nothing, and its softmax is NaN.
-        weights.masked_fill_((positions < 0)[:, None, None, :, None], 0.0)
-        seen = weights.mean(dim=2)
+        if padded is not None:
+            # A padding query sees nothing, and its softmax is NaN.
+            weights.masked_fill_(padded[:, None, None, start:stop, None], 0.0)
         for n, total in sums.items():
-            total[..., :end] += (seen if n == 0 else seen.masked_fill(distance < n, 0.0)).sum(dim=2)
-    return sums
+            far = weights if n == 0 else weights.tril(end - (stop - start) - n)
+            total[..., :end] += far.sum(dim=(2, 3))
+    return {n: total / groups for n, total in sums.items()}
