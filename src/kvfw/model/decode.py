@@ -25,10 +25,11 @@ def _session(model: PreTrainedModel, cache: CompressedCache) -> Session:
     return Session(model, cache, Plan(needs=Needs(), sinks=0, recent=0))
 
 
-def _forward(model: PreTrainedModel, tokens: Tensor, cache: CompressedCache) -> Tensor:
-    """Logits ``[B, V]`` float32 after the last of ``tokens [B, n]``, fed at once."""
-    logits: Tensor = model(input_ids=tokens, cache=cache, use_cache=True, logits_to_keep=1).logits
-    return logits[:, -1].float()
+def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCache) -> Tensor:
+    """Logits ``[n, V]`` float32 of ``n`` tokens fed at once."""
+    ids = torch.tensor([list(tokens)], device=model.device)
+    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True).logits
+    return logits[0].float()
 
 
 @torch.inference_mode()
@@ -42,32 +43,12 @@ def greedy(
         first_logits: ``[1, V]``, the prompt's own.
         max_new_tokens: at least 1.
     """
-    return greedy_rows(model, cache, first_logits, max_new_tokens)[0]
-
-
-@torch.inference_mode()
-def greedy_rows(
-    model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, max_new_tokens: int
-) -> list[tuple[int, ...]]:
-    """The greedy continuation of every row of a cache; rows go on until all have ended.
-
-    Args:
-        cache: one row per continuation; it grows.
-        first_logits: ``[B, V]``.
-        max_new_tokens: at least 1.
-    """
     ends = end_tokens(model)
-    last = first_logits.argmax(dim=-1)
-    rows = [[int(token)] for token in last]
+    tokens = [int(first_logits[0].argmax())]
     with _session(model, cache).running():
-        while True:
-            going = [len(row) < max_new_tokens and row[-1] not in ends for row in rows]
-            if not any(going):
-                return [tuple(row) for row in rows]
-            last = _forward(model, last[:, None], cache).argmax(dim=-1)
-            for row, token, goes_on in zip(rows, last.tolist(), going, strict=True):
-                if goes_on:
-                    row.append(token)
+        while len(tokens) < max_new_tokens and tokens[-1] not in ends:
+            tokens.append(int(_forward(model, tokens[-1:], cache)[-1].argmax()))
+    return tuple(tokens)
 
 
 @dataclass(frozen=True)
@@ -108,10 +89,10 @@ def teacher_forced(
 
 
 @torch.inference_mode()
-def feed(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int], rows: int = 1) -> Tensor:
-    """Appends the same exact tokens to every row of a cache; returns the logits ``[rows, V]`` float32 of the last."""
+def feed(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> Tensor:
+    """Appends exact tokens to a cache; returns the logits ``[1, V]`` float32 of the last."""
     with _session(model, cache).running():
-        return _forward(model, torch.tensor([list(tokens)] * rows, device=model.device), cache)
+        return _forward(model, tokens, cache)[-1:]
 
 
 def continuation_nll(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -124,14 +105,14 @@ def tokens_per_second(
     model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, *, steps: int = 16, warmup: int = 2
 ) -> float:
     """Decode speed at batch 1: ``steps`` greedy steps after ``warmup`` untimed ones, end tokens ignored."""
-    token = first_logits[:1].argmax(dim=-1)
+    token = int(first_logits[0].argmax())
     with _session(model, cache).running():
         started = time.perf_counter()
         for step in range(warmup + steps):
             if step == warmup:
                 _synchronise(model)
                 started = time.perf_counter()
-            token = _forward(model, token[:, None], cache).argmax(dim=-1)
+            token = int(_forward(model, [token], cache)[-1].argmax())
         _synchronise(model)
     return steps / (time.perf_counter() - started)
 

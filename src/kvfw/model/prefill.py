@@ -4,19 +4,16 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from kvfw.core.allocate import Uniform
 from kvfw.core.compressor import Compressor
 from kvfw.core.interfaces import Allocator
 from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
-from kvfw.core.ops.slots import stack
 from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.parallel import map_layers
@@ -63,21 +60,14 @@ class Prefill:
         states = map_layers(compressed, zip(observed, budgets, strict=True), self.logits.device)
         return dict(zip(self.observations, states, strict=True))
 
-    def cache_of(self, *rows: dict[int, KVState]) -> CompressedCache:
-        """A new cache with one row per given set of states, and copies of the sliding-window layers.
-
-        It may grow on its own. Rows must be equally wide in every layer.
-        """
-        layers: list[CacheLayerMixin] = []
-        for i, layer in enumerate(self.cache.layers):
-            if i in rows[0]:
-                layers.append(CompressedLayer.of_state(stack([states[i] for states in rows]), self.tokens))
-            else:
-                own = cast(DynamicLayer, copy.copy(layer))
-                if len(rows) > 1:
-                    own.batch_repeat_interleave(len(rows))
-                layers.append(own)
-        return CompressedCache(layers)
+    def cache_of(self, states: dict[int, KVState]) -> CompressedCache:
+        """A new cache that holds these states and copies of the sliding-window layers. It may grow on its own."""
+        return CompressedCache(
+            [
+                CompressedLayer.of_state(states[i], self.tokens) if i in states else copy.copy(layer)
+                for i, layer in enumerate(self.cache.layers)
+            ]
+        )
 
     def full(self) -> CompressedCache:
         """A cache of the whole prompt, uncompressed."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 
@@ -11,6 +10,7 @@ from kvfw.core.metric import Evidence, Measured, Metric, Missing, Response
 from kvfw.core.records import RowKey, TrialKey, TrialRecord, vector_text
 from kvfw.core.state import KVState
 from kvfw.model import decode
+from kvfw.model.cache import CacheReport
 from kvfw.model.load import LoadedModel
 from kvfw.model.prefill import Prefill, prefill
 from kvfw.model.sentence import SentenceEncoder
@@ -28,21 +28,11 @@ class Tools:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one row on one prompt, before metrics.
-
-    Args:
-        response: what the model wrote.
-        engine: works over the row's cache.
-        kv_bytes, overhead_bytes: of the prompt's cache, before the response.
-        slots_per_head: mean over layers and heads.
-        seconds: by phase; decoding is the time of the batch the row was decoded in, divided by its rows.
-    """
+    """What came of one row on one prompt, before metrics."""
 
     response: Response
     engine: CacheEngine
-    kv_bytes: int
-    overhead_bytes: int
-    slots_per_head: float
+    report: CacheReport
     seconds: dict[str, float]
 
 
@@ -74,69 +64,43 @@ def fill(plan: Plan, planned: Planned, tools: Tools) -> Prefill:
 def run_prompt(
     plan: Plan, planned: Planned, filled: Prefill, missing: tuple[Row, ...], tools: Tools
 ) -> Iterator[TrialRecord]:
-    """Records of the ``missing`` rows on one prompt, as soon as they are measured.
+    """Records of the ``missing`` rows on one prompt, each as soon as it is measured.
 
-    Rows that keep equally many slots are decoded as one batch. The baseline always answers, since metrics compare
-    with it.
+    The baseline always answers, since metrics compare with it.
     """
     new_tokens = plan.config.max_new_tokens
-    (baseline,) = _answers(filled, (Row(FULL_ROW, None),), planned, new_tokens, tools)
-    for batch in _batches(missing):
-        own = batch[0].key == FULL_ROW
-        answers = [baseline] if own else _answers(filled, batch, planned, new_tokens, tools)
-        for row, answer in zip(batch, answers, strict=True):
-            evidence = Evidence(
-                prompt=planned.prompt,
-                response=answer.response,
-                reference=baseline.response,
-                recalled=plan.task.recalled(answer.response.text, planned.prompt),
-                states=answer.engine.states,
-                kv_bytes=answer.kv_bytes,
-                overhead_bytes=answer.overhead_bytes,
-                timed=planned.timed,
-                engine=answer.engine,
-                reference_engine=baseline.engine,
-            )
-            yield _record(row, planned, evidence, plan.metrics, answer)
-
-
-def _batches(rows: tuple[Row, ...]) -> Iterator[tuple[Row, ...]]:
-    """Neighbouring rows of one amount, which keep equally many slots; the baseline alone."""
-    for _, group in groupby(rows, key=lambda row: row.key.amount if row.compressor else None):
-        yield tuple(group)
+    baseline = _answer(filled, Row(FULL_ROW, None), planned, new_tokens, tools)
+    for row in missing:
+        answer = baseline if row.key == FULL_ROW else _answer(filled, row, planned, new_tokens, tools)
+        evidence = Evidence(
+            prompt=planned.prompt,
+            response=answer.response,
+            reference=baseline.response,
+            recalled=plan.task.recalled(answer.response.text, planned.prompt),
+            states=answer.engine.states,
+            kv_bytes=answer.report.kv_bytes,
+            overhead_bytes=answer.report.overhead_bytes,
+            timed=planned.timed,
+            engine=answer.engine,
+            reference_engine=baseline.engine,
+        )
+        yield _record(row, planned, evidence, plan.metrics, answer)
 
 
 @torch.inference_mode()
-def _answers(
-    filled: Prefill, rows: tuple[Row, ...], planned: Planned, max_new_tokens: int, tools: Tools
-) -> list[Answer]:
-    """Compresses the prompt for every row, and lets the model answer over all of them at once."""
-    loaded, after = tools.loaded, planned.exact_ids
-    states, compress_s = [], []
-    for row in rows:
-        started = time.perf_counter()
-        states.append(_states(filled, row))
-        compress_s.append(time.perf_counter() - started)
+def _answer(filled: Prefill, row: Row, planned: Planned, max_new_tokens: int, tools: Tools) -> Answer:
+    """Compresses the prompt for a row and lets the model answer."""
     started = time.perf_counter()
-    cache = filled.cache_of(*states)
-    first_logits = filled.logits.expand(len(rows), -1)
-    if after:
-        first_logits = decode.feed(loaded.model, cache, after, len(rows))
+    states = _states(filled, row)
+    compressed = time.perf_counter()
+    engine = CacheEngine(tools.loaded, filled, states, planned.exact_ids, tools.encoder)
+    cache, first_logits = engine.started()
     report = cache.report()
-    responses = decode.greedy_rows(loaded.model, cache, first_logits, max_new_tokens)
-    decode_s = (time.perf_counter() - started) / len(rows)
-    slots = [n for layer in report.layers for n in layer.slots]
-    return [
-        Answer(
-            response=Response(tokens, str(loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))),
-            engine=CacheEngine(loaded, filled, kept, after, tools.encoder),
-            kv_bytes=report.kv_bytes // len(rows),
-            overhead_bytes=report.overhead_bytes // len(rows),
-            slots_per_head=sum(slots) / len(slots),
-            seconds={"prefill": filled.seconds, "compress": seconds, "decode": decode_s},
-        )
-        for tokens, kept, seconds in zip(responses, states, compress_s, strict=True)
-    ]
+    tokens = decode.greedy(tools.loaded.model, cache, first_logits, max_new_tokens)
+    decoded = time.perf_counter()
+    text = str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))
+    seconds = {"prefill": filled.seconds, "compress": compressed - started, "decode": decoded - compressed}
+    return Answer(Response(tokens, text), engine, report, seconds)
 
 
 def _states(filled: Prefill, row: Row) -> dict[int, KVState]:
@@ -156,6 +120,7 @@ def _record(row: Row, planned: Planned, evidence: Evidence, metrics: tuple[Metri
             values[name], vectors[name] = value.value, vector_text(value.vector)
         else:
             values[name] = value
+    slots = [n for layer in answer.report.layers for n in layer.slots]
     return TrialRecord(
         key=trial_key(row.key, planned),
         ratio=row.ratio(len(planned.compressed_ids)),
@@ -166,7 +131,7 @@ def _record(row: Row, planned: Planned, evidence: Evidence, metrics: tuple[Metri
         reasons=reasons,
         seconds=answer.seconds,
         extra={
-            "slots_per_head": answer.slots_per_head,
+            "slots_per_head": sum(slots) / len(slots),
             "response_tokens": float(len(evidence.response.tokens)),
         },
         vectors=vectors,

@@ -1,6 +1,5 @@
 """Taking slots out of a state and putting states together, all heads at once, ragged heads padded on the left."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -54,19 +53,6 @@ def join(first: KVState, second: KVState) -> KVState:
     if width == ordered.width:
         return ordered
     return take(ordered, ordered.valid)
-
-
-def stack(states: Sequence[KVState]) -> KVState:
-    """States of equal width below each other, as rows of one batch; a single one as it is."""
-    if len(states) == 1:
-        return states[0]
-    return KVState(
-        keys=torch.cat([state.keys for state in states]),
-        values=torch.cat([state.values for state in states]),
-        positions=torch.cat([state.positions for state in states]),
-        mass=torch.cat([state.mass for state in states]),
-        bias=torch.cat([state.bias for state in states]),
-    )
 
 
 def empty_like(state: KVState) -> KVState:
