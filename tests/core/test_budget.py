@@ -13,7 +13,6 @@ from kvfw.core.budget import (
     amount,
     check_counts,
     divide,
-    effective_ratio,
     fraction,
     fraction_text,
 )
@@ -222,9 +221,3 @@ def test_ties_go_to_the_earlier_stage() -> None:
 def test_negative_counts_are_refused(sinks: int, recent: int, message: str) -> None:
     with pytest.raises(BudgetError, match=f"^{message}; .* must be 0 or more$"):
         check_counts(sinks, recent)
-
-
-def test_effective_ratio_is_of_what_was_kept() -> None:
-    assert effective_ratio(100, [25, 25]) == 4
-    assert effective_ratio(100, [20, 30]) == 4
-    assert effective_ratio(0, [0]) is None

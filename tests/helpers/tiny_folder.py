@@ -27,9 +27,7 @@ def write_tiny_folder(folder: Path, positions: int = 2048) -> Path:
         show_progress=False,
     )
     raw.train_from_iterator([haystack.shipped()[:60_000]], trainer)
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-        tokenizer_object=raw, bos_token="<s>", eos_token="<|end|>", pad_token="<|end|>"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<|end|>", pad_token="<|end|>")
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)

@@ -55,6 +55,7 @@ def evidence(
     recalled: bool = True,
     states: dict[int, KVState] | None = None,
     timed: bool = True,
+    positions_kept: bool = True,
     text: str = "own",
 ) -> Evidence:
     prompt = Prompt(tuple(range(20)), range(10, 14), "A1", 18, "", "")
@@ -64,6 +65,7 @@ def evidence(
         reference=Response(REFERENCE, "reference"),
         recalled=recalled,
         states=states if states is not None else {},
+        positions_kept=positions_kept,
         kv_bytes=3 * 2**20,
         overhead_bytes=2**19,
         timed=timed,
@@ -109,6 +111,13 @@ def test_needle_retained_counts_exact_tokens_over_layers_and_heads() -> None:
     value = NeedleRetained().measure(evidence(states={0: first, 3: second}))
     assert value == pytest.approx((2 / 4 + 1 / 4) / 2 / 2)
     assert isinstance(NeedleRetained().measure(evidence(states={})), Missing)
+
+
+def test_needle_retained_is_not_guessed_where_positions_were_changed() -> None:
+    kept = state([[10.0, 11.0, 12.0, 13.0]], [[1, 1, 1, 1]])
+    value = NeedleRetained().measure(evidence(states={0: kept}, positions_kept=False))
+    assert isinstance(value, Missing)
+    assert "re-rotated" in value.reason
 
 
 def test_embedding_cosine_compares_the_two_responses_and_explains_an_empty_one() -> None:

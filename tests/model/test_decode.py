@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ from tiny_models import (
     text_ids,
     tiny,
 )
+from transformers import PreTrainedModel
 
 from kvfw.model.attach import attach
-from kvfw.model.decode import continuation_nll, end_tokens, greedy, tokens_per_second
+from kvfw.model.cache import CompressedCache
+from kvfw.model.decode import end_tokens, greedy, teacher_forced, tokens_per_second
 from kvfw.model.load import LoadedModel
 
 LENGTH, NEW = 90, 16
@@ -31,6 +34,10 @@ MIX = "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2"
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def nll_of(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
+    return teacher_forced(model, cache, tokens).nll
+
+
 def test_greedy_over_the_full_cache_equals_generate(name: str) -> None:
     model, ids = tiny(name), prompt(LENGTH)
     taken = snapshot(model, ids, bound("streaming"))
@@ -87,10 +94,10 @@ def test_likelihoods_equal_those_taken_token_by_token(name: str, composition: st
     tokens = prompt(12, seed=2)
     logits = one_by_one(model, tokens[:, :-1], taken.compressed(by))[0].double()
     expected = -logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
-    ours = continuation_nll(model, taken.compressed(by), tokens[0].tolist())
+    ours = nll_of(model, taken.compressed(by), tokens[0].tolist())
     close(torch.tensor(ours, dtype=torch.float64), expected)
     assert len(ours) == 11
-    full = continuation_nll(model, taken.full(), tokens[0].tolist())
+    full = nll_of(model, taken.full(), tokens[0].tolist())
     # The compressed cache says something else than the full one, or the check compares nothing.
     assert max(abs(a - b) for a, b in zip(ours, full, strict=True)) > 1e-3
 
@@ -101,13 +108,13 @@ def test_likelihoods_of_the_full_cache_are_the_models_own() -> None:
         logits = model(input_ids=torch.cat((ids, tokens), dim=1)).logits[0, LENGTH:-1]
     expected = torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none")
     taken = snapshot(model, ids, bound("streaming"))
-    close(torch.tensor(continuation_nll(model, taken.full(), tokens[0].tolist())), expected)
+    close(torch.tensor(nll_of(model, taken.full(), tokens[0].tolist())), expected)
 
 
 def test_one_token_has_no_likelihood() -> None:
     taken = snapshot(tiny("llama"), prompt(LENGTH), bound("streaming"))
     cache = taken.full()
-    assert continuation_nll(tiny("llama"), cache, [3]) == ()
+    assert nll_of(tiny("llama"), cache, [3]) == ()
     assert cache.get_seq_length() == LENGTH
 
 
@@ -157,11 +164,11 @@ def test_likelihoods_of_real_text(smollm: LoadedModel) -> None:
         logits = model(input_ids=ids).logits[0, 288:-1]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:]), reduction="none")
     # Float32 through 30 layers; measured 3e-5 on logits of size 30.
-    close(torch.tensor(continuation_nll(model, taken.compressed(by), tokens)), expected, atol=2e-4)
+    close(torch.tensor(nll_of(model, taken.compressed(by), tokens)), expected, atol=2e-4)
     means = [float(expected.mean())]
     for ratio in (8, 64):
         smaller = bound("snapkv(window=32)", ratio=ratio, recent=16)
-        nll = continuation_nll(model, taken.compressed(smaller), tokens)
+        nll = nll_of(model, taken.compressed(smaller), tokens)
         means.append(sum(nll) / len(nll))
     # Mild compression costs little, where a wrong mask or wrong positions would cost whole nats; severe does cost.
     assert abs(means[1] - means[0]) < 0.5

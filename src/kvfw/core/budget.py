@@ -1,7 +1,6 @@
 """All arithmetic that turns what a user asks for into slots. Exact: texts become fractions, never floats."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -164,9 +163,3 @@ def check_counts(sinks: int, recent: int) -> None:
     for name, value in (("sinks", sinks), ("recent", recent)):
         if value < 0:
             raise BudgetError(f"{name} is {value}; it is a number of tokens always kept and must be 0 or more")
-
-
-def effective_ratio(middle: int, slots: Sequence[int]) -> float | None:
-    """Times smaller the middle became: M over the mean of the slots really kept; None without a middle."""
-    kept = sum(slots)
-    return middle * len(slots) / kept if middle and kept else None

@@ -44,6 +44,11 @@ class Compressor:
         """What must be observed for all stages."""
         return reduce(Needs.__or__, (stage.needs for stage in self.stages), Needs())
 
+    @property
+    def moves_positions(self) -> bool:
+        """Whether kept tokens end up rotated to other positions than in the prompt."""
+        return any(stage.moves_positions for stage in self.stages)
+
     def middle_slots(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """Slots per KV head for the middle of prompts of the given lengths (real tokens).
 

@@ -86,6 +86,7 @@ class Evidence:
         reference: what it wrote over the full cache.
         recalled: whether the task calls the response right.
         states: the compressed slots by layer, before decoding; sliding-window layers are left out.
+        positions_kept: whether exact slots still stand at their tokens' positions in the prompt.
         kv_bytes: bytes of keys and values of the prompt's cache, all layers.
         overhead_bytes: bytes of positions, masses and biases.
         timed: whether speed is measured in this trial.
@@ -98,6 +99,7 @@ class Evidence:
     reference: Response
     recalled: bool
     states: "Mapping[int, KVState]"
+    positions_kept: bool
     kv_bytes: int
     overhead_bytes: int
     timed: bool

@@ -104,8 +104,8 @@ class TrialRecord(Frozen):
 
     Attributes:
         key: which trial.
-        ratio: how many times smaller the middle of the prompt really became (tokens before / slots after);
-            None where that has no value, e.g. no slot was left.
+        ratio: how many times smaller the middle of the prompt becomes: as asked for a ratio or a fraction, as it comes
+            out for a number of slots. The slots really held are in ``extra``, the bytes in ``metrics``.
         prompt_sha256: of the prompt's text, 64 hex digits; equal for all compositions of one prompt.
         answer: the text that counts as found.
         response: what the model wrote.

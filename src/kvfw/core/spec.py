@@ -90,6 +90,16 @@ def build_part(kind: Kind, text: str, registry: Registry | None = None) -> Part:
     return _resolve(kind, parse_part(text), text, found).part
 
 
+def part_text(kind: Kind, text: str, registry: Registry | None = None) -> str:
+    """Canonical text of the part of the given kind that ``text`` describes.
+
+    Raises:
+        SpecError: the text is wrong; a caret shows where.
+    """
+    found = registry if registry is not None else default_registry()
+    return _resolve(kind, parse_part(text), text, found).canonical
+
+
 def part_class(spec: PartSpec) -> type[Part]:
     """The class behind a part, imported now.
 

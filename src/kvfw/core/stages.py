@@ -41,6 +41,11 @@ class Stage(Protocol):
     consumes_rest: ClassVar[bool]
 
     @property
+    def moves_positions(self) -> bool:
+        """Whether kept tokens end up rotated to other positions than in the prompt."""
+        ...
+
+    @property
     def needs(self) -> Needs:
         """What its scorer must be shown."""
         ...
@@ -73,6 +78,11 @@ class Select(StageForm):
     scorer: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER)]
     selector: Annotated[Selector, SkipValidation, PartOption(Kind.SELECTOR, "topk")]
     positions: Literal["original", "cache"] = "original"
+
+    @property
+    def moves_positions(self) -> bool:
+        """See :class:`Stage`."""
+        return self.positions == "cache"
 
     @property
     def needs(self) -> Needs:
@@ -110,6 +120,11 @@ class Merge(StageForm):
     space: Annotated[Space, SkipValidation, PartOption(Kind.SPACE, "post")]
     weight: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
     bias: Literal["none", "log"] = "none"
+
+    @property
+    def moves_positions(self) -> bool:
+        """See :class:`Stage`."""
+        return False
 
     @property
     def needs(self) -> Needs:

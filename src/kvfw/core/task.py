@@ -75,6 +75,13 @@ class Tokenizer(Protocol):
 class Task(Protocol):
     """Makes prompts and judges responses. Pure: the same arguments give the same result in every process."""
 
+    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
+        """As :meth:`check`, but only what needs no tokenizer: called first, before anything is fetched.
+
+        Raises:
+            PromptError: names the value, the rule and the way out.
+        """
+
     def check(
         self,
         tokenizer: Tokenizer,

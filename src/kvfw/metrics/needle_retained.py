@@ -22,6 +22,8 @@ class NeedleRetained(MetricPart):
         needle = evidence.prompt.needle
         if not evidence.states or not len(needle):
             return Missing("no compressible layer" if not evidence.states else "the prompt has no needle")
+        if not evidence.positions_kept:
+            return Missing("keys were re-rotated, so kept tokens cannot be told by position")
         shares = []
         for state in evidence.states.values():
             inside = (state.positions >= needle.start) & (state.positions < needle.stop) & (state.mass == 1)

@@ -1,9 +1,9 @@
 """Reference perplexity."""
 
-import math
 from typing import ClassVar
 
-from kvfw.core.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.metric import Evidence, MetricPart, Value
+from kvfw.core.perplexity import perplexity
 from kvfw.core.records import MetricInfo
 
 
@@ -19,7 +19,4 @@ class RefPPL(MetricPart):
 
     def measure(self, evidence: Evidence) -> Value:
         """At least 1."""
-        nll = evidence.engine.nll(evidence.reference.tokens)
-        if not nll:
-            return Missing("the full cache's response has one token")
-        return math.exp(math.fsum(nll) / len(nll))
+        return perplexity(evidence.engine.nll(evidence.reference.tokens), "the full cache's response has one token")

@@ -1,9 +1,9 @@
 """Perplexity of a method's own response."""
 
-import math
 from typing import ClassVar
 
-from kvfw.core.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.metric import Evidence, MetricPart, Value
+from kvfw.core.perplexity import perplexity
 from kvfw.core.records import MetricInfo
 
 
@@ -18,7 +18,4 @@ class SelfPPL(MetricPart):
 
     def measure(self, evidence: Evidence) -> Value:
         """At least 1."""
-        nll = evidence.engine.nll(evidence.response.tokens)
-        if not nll:
-            return Missing("the response has one token")
-        return math.exp(math.fsum(nll) / len(nll))
+        return perplexity(evidence.engine.nll(evidence.response.tokens), "the response has one token")

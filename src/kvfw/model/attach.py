@@ -1,5 +1,6 @@
 """``kvfw.attach``: compression inside plain ``model.generate()``."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -82,3 +83,9 @@ def attach(
     cache = new_cache(model)
     with Session(model, cache, plan).running():
         yield cache
+    if not any(layer.compressed for layer in cache.compressed_layers()):
+        said = "no prompt went through it" if not cache.get_seq_length() else "the prompt did not end in it"
+        warnings.warn(
+            f"kvfw.attach compressed nothing: {said}. Pass the cache to the model (cache=cache); check prompt_tokens",
+            stacklevel=3,
+        )

@@ -102,7 +102,7 @@ class CompressedLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.keys is None or self.values is None:
-            self.keys, self.values = key_states, value_states
+            self.keys, self.values = _own(key_states), _own(value_states)
         else:
             self.keys = torch.cat((self.keys, key_states), dim=2)
             self.values = torch.cat((self.values, value_states), dim=2)
@@ -205,6 +205,18 @@ class CompressedLayer(CacheLayerMixin):
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keeps the given rows."""
         self._map_rows(lambda x: x[indices, ...])
+
+
+def _own(x: Tensor) -> Tensor:
+    """The tensor, copied where it is a view of something larger, such as a fused projection's output.
+
+    A view would keep all of that alive.
+    """
+    return (
+        x
+        if x.untyped_storage().nbytes() == x.numel() * x.element_size()
+        else x.clone(memory_format=torch.contiguous_format)
+    )
 
 
 @dataclass(frozen=True)

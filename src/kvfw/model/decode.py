@@ -95,11 +95,6 @@ def feed(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) 
         return _forward(model, tokens, cache)[-1:]
 
 
-def continuation_nll(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
-    """Negative log-likelihoods (nats) of tokens 2...T of a continuation, teacher-forced in one forward."""
-    return teacher_forced(model, cache, tokens).nll
-
-
 @torch.inference_mode()
 def tokens_per_second(
     model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, *, steps: int = 16, warmup: int = 2

@@ -30,6 +30,11 @@ def map_layers(work: Callable[[Item], Done], items: Iterable[Item], device: torc
 
     try:
         with ThreadPoolExecutor(threads, initializer=alone) as pool:
-            return list(pool.map(inferred, items))
+            try:
+                return list(pool.map(inferred, items))
+            except BaseException:
+                # Also on an interruption: what has not begun is not begun any more.
+                pool.shutdown(cancel_futures=True)
+                raise
     finally:
         torch.set_num_threads(threads)

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,7 @@ from kvfw.core.lexical import Vocabulary, rare_tokens
 from kvfw.core.observation import Needs, Observation, protect
 from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.state import KVState
-from kvfw.errors import UnsupportedError
+from kvfw.errors import BudgetError, UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.layers import Anatomy, Layer, anatomy, fresh_layers, text_config
 from kvfw.model.masks import layer_mask
@@ -55,6 +55,8 @@ class Plan:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
+        if self.prompt_tokens is not None and self.prompt_tokens < 1:
+            raise BudgetError(f"prompt_tokens is {self.prompt_tokens}; it is the prompt's length in tokens, 1 or more")
         if self.needs.lexical and self.vocabulary is None:
             raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
         if self.recompress and (self.needs.lexical or self.needs.column_sums):
@@ -100,27 +102,23 @@ class Session:
     @contextmanager
     def running(self) -> Iterator["Session"]:
         """Routes the model's attention through this session for the length of the block."""
-        hook = None
-        if self.plan.needs.lexical:
-            hook = self.model.register_forward_pre_hook(self._see_ids, with_kwargs=True)
-        with routed(self.model, self):
-            for layer in self.cache.compressed_layers():
-                layer.attached = True
-            try:
-                yield self
-            finally:
-                for layer in self.cache.compressed_layers():
-                    layer.attached = False
-                if hook is not None:
-                    hook.remove()
+        with ExitStack() as undo:
+            undo.enter_context(routed(self.model, self))
+            if self.plan.needs.lexical:
+                undo.callback(self.model.register_forward_pre_hook(self._see_ids, with_kwargs=True).remove)
+            undo.callback(self._set_attached, False)
+            self._set_attached(True)
+            yield self
 
     def use(self, cache: CompressedCache) -> None:
         """Works on another cache from now on."""
-        for layer in self.cache.compressed_layers():
-            layer.attached = False
+        self._set_attached(False)
         self.cache = cache
-        for layer in cache.compressed_layers():
-            layer.attached = True
+        self._set_attached(True)
+
+    def _set_attached(self, attached: bool) -> None:
+        for layer in self.cache.compressed_layers():
+            layer.attached = attached
 
     def see_padding(self, padding: Tensor | None) -> None:
         """Remembers which tokens of the coming forward are padding."""
@@ -260,6 +258,12 @@ class Session:
         self.cache.compress_s[part.index] += time.perf_counter() - started
 
     def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
+        attends = self.plan.needs.queries or self.plan.needs.column_sums
+        if attends and (kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None):
+            raise UnsupportedError(
+                "this model caps its attention logits or has attention sinks of its own, which scorers of attention do "
+                "not know; use a composition that looks at no attention, such as streaming"
+            )
         queries, query_positions = layer.window if layer.window is not None else (None, None)
         state = layer.state
         return Observation(

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
+from kvfw.errors import UnsupportedError
+
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 #: Numbers the routes: nested or concurrent ones never share a name.
@@ -46,6 +48,10 @@ def routed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
     before = {key: config._attn_implementation for key, config in configs.items()}
     base = model.config.get_text_config(decoder=True)._attn_implementation
+    if base not in ALL_MASK_ATTENTION_FUNCTIONS:
+        raise UnsupportedError(
+            f"attention implementation {base!r} has no mask function, so kvfw cannot stand in for it; use sdpa or eager"
+        )
     base_mask = ALL_MASK_ATTENTION_FUNCTIONS[base]
 
     def mask(*args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ class ResultRow(Frozen):
 
     Attributes:
         compose, amount: as in :class:`~kvfw.core.records.TrialKey`.
-        ratio: how many times smaller the middle really became, mean over trials; None if unknown.
+        ratio: how many times smaller the middle becomes, mean over trials; None if unknown.
         n: trials recorded, whether or not each metric has a value in all of them.
         metrics: by name, in table order.
         recall_by_depth: by depth in percent; empty where recall was not measured as hit or miss.

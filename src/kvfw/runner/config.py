@@ -52,6 +52,9 @@ class CompressionConfig(BaseModel):
         model: embedded name, local folder or hub id.
         dtype, device: ``auto`` is float32 on a CPU, the checkpoint's own dtype elsewhere; cuda, mps, cpu in this order.
         trust_remote_code: run code that comes with a model.
+
+    Raises:
+        OptionError: an unknown setting, or a value of the wrong type or range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,6 +70,13 @@ class CompressionConfig(BaseModel):
     device: str = "auto"
     trust_remote_code: bool = False
 
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            known = ", ".join(type(self).model_fields)
+            raise OptionError("; ".join(_explained(dict(problem), known) for problem in error.errors())) from None
+
     @field_validator("ratio", "slots", "keep", mode="before")
     @classmethod
     def _texts(cls, value: Any) -> Any:
@@ -78,19 +88,6 @@ class CompressionConfig(BaseModel):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return as_tuple(value)
-
-    @classmethod
-    def checked(cls, given: Mapping[str, Any]) -> Self:
-        """A configuration from what was given, over the defaults.
-
-        Raises:
-            OptionError: an unknown setting, or a value of the wrong type or range.
-        """
-        try:
-            return cls(**given)
-        except ValidationError as error:
-            known = ", ".join(cls.model_fields)
-            raise OptionError("; ".join(_explained(dict(problem), known) for problem in error.errors())) from None
 
     def amounts(self) -> tuple[Amount, ...]:
         """Every amount asked for, ratio 4 if none was.
@@ -121,6 +118,7 @@ class EvalConfig(CompressionConfig):
         begin_answer: begin the answer for the model, where the task can.
         haystack: UTF-8 text to hide the needle in; None is the one shipped with kvfw.
         reference: compositions that every row is compared with; none given: ``full`` and the first composition.
+        preset: name of the preset some of the settings came from, if any.
         out: folder of the run; None makes a new one under ``runs/``.
         resume: go on with the run in ``out``.
     """
@@ -134,6 +132,7 @@ class EvalConfig(CompressionConfig):
     begin_answer: bool = True
     haystack: Path | None = None
     reference: tuple[str, ...] = ()
+    preset: str | None = None
     out: Path | None = None
     resume: bool = False
 
@@ -149,12 +148,12 @@ class EvalConfig(CompressionConfig):
         Raises:
             OptionError: an unknown preset or setting, or a value of the wrong type or range.
         """
-        if preset is not None and preset not in PRESETS:
+        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             raise OptionError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
         base = dict(PRESETS[preset]) if preset is not None else {}
         if any(given.get(kind) for kind in ("slots", "keep", "ratio")):
             base.pop("ratio", None)
-        return cls.checked({**base, **given})
+        return cls(**{**base, **given, "preset": preset})
 
 
 class GenerateConfig(CompressionConfig):

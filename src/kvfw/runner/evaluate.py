@@ -12,7 +12,7 @@ from kvfw.report.results import Results, summarise
 from kvfw.report.samples import samples_markdown
 from kvfw.runner.config import EvalConfig
 from kvfw.runner.derive import with_derived
-from kvfw.runner.facts import facts
+from kvfw.runner.facts import changed_versions, facts
 from kvfw.runner.prepare import Plan, prepare
 from kvfw.store.run_folder import RunFolder
 
@@ -95,7 +95,7 @@ def evaluate(
     plan = prepare(config, found)
     path = config.out if config.out is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     with RunFolder.open(path, plan.settings, resume=config.resume, facts=facts(config, found)) as folder:
-        for problem in folder.problems:
+        for problem in (*folder.problems, *changed_versions(folder.config.facts, folder.config.resumed)):
             tell.note(problem)
         records, problems = folder.records()
         for problem in problems:
@@ -148,7 +148,10 @@ def _write(plan: Plan, folder: RunFolder) -> Results:
     """Writes ``results.json`` and ``samples.md`` from what is recorded."""
     records = with_derived(folder.records()[0], plan.derived)
     order: list[RowKey] = [row.key for row in plan.rows]
-    results = summarise(records, plan.settings, plan.infos, order=order, references=plan.references)
+    # An unfinished run may not have every reference yet.
+    present = {record.key.row for record in records}
+    references = None if plan.references is None else [row for row in plan.references if row in present]
+    results = summarise(records, plan.settings, plan.infos, order=order, references=references)
     folder.write_text("results.json", results.to_json())
     folder.write_text("samples.md", samples_markdown(records, order=order))
     return results

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 import kvfw
 from kvfw.core.registry import Registry
-from kvfw.runner.config import EvalConfig
+from kvfw.runner.config import PRESETS, EvalConfig
 
 PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
 
@@ -20,7 +21,8 @@ PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
 def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
     """Given and defaulted settings apart, versions, revision, hardware, plugins and the time (UTC)."""
     values = config.model_dump(mode="json")
-    given = config.model_fields_set
+    preset = PRESETS.get(config.preset or "", {})
+    given = {name for name in config.model_fields_set if preset.get(name, ...) != getattr(config, name)}
     return {
         "given": {name: value for name, value in values.items() if name in given},
         "defaulted": {name: value for name, value in values.items() if name not in given},
@@ -30,6 +32,17 @@ def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
         "plugins": sorted({spec.provider for spec in registry.specs.values()}),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def changed_versions(first: Mapping[str, Any], resumed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What differs in software between the sessions of one run: one line per difference."""
+    if not resumed:
+        return ()
+    before, now = first.get("versions", {}), resumed[-1].get("versions", {})
+    lines = [f"{name} was {before[name]} and is now {now[name]}" for name in before if now.get(name) != before[name]]
+    if first.get("revision") != resumed[-1].get("revision"):
+        lines.append(f"kvfw's revision was {first.get('revision')} and is now {resumed[-1].get('revision')}")
+    return tuple(f"the run is resumed with other software: {line}" for line in lines)
 
 
 def hardware() -> dict[str, Any]:
@@ -56,9 +69,11 @@ def _processor() -> str:
 def git_revision(folder: Path) -> str | None:
     """Revision of kvfw's own checkout with ``+`` for uncommitted changes; None where it is installed as a package."""
     try:
+        # The folder may lie inside somebody else's checkout: then git does not know its files.
+        _git(folder, "ls-files", "--error-unmatch", "__init__.py")
         revision = _git(folder, "rev-parse", "HEAD")
         return revision + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
 
 

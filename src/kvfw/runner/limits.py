@@ -37,7 +37,7 @@ def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_c
     """
     limit = getattr(model_config.get_text_config(decoder=True), "max_position_embeddings", None)
     if limit is not None and tokens + new_tokens > limit:
+        way_out = f"use at most {limit - new_tokens} tokens" if limit > new_tokens else "ask for fewer new tokens"
         raise PromptError(
-            f"{what} {tokens} tokens and {new_tokens} new ones exceed the {limit} positions of model {model}; use at "
-            f"most {limit - new_tokens} tokens"
+            f"{what} {tokens} tokens and {new_tokens} new ones exceed the {limit} positions of model {model}; {way_out}"
         )

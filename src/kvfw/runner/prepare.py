@@ -11,7 +11,7 @@ from kvfw.core.observation import Needs
 from kvfw.core.parts import Kind
 from kvfw.core.records import FULL, MetricInfo, RowKey
 from kvfw.core.registry import Registry
-from kvfw.core.spec import build_part, parse
+from kvfw.core.spec import build_part, parse, part_text
 from kvfw.core.task import Prompt, Task, Trial
 from kvfw.errors import OptionError, PromptError, UnsupportedError
 from kvfw.model.load import (
@@ -111,9 +111,12 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
         RequestError: one of its subclasses, with the value, the rule and the way out.
         FetchError: configuration or tokenizer cannot be fetched.
     """
+    if config.resume and config.out is None:
+        raise OptionError("--resume goes on with a run that exists; name its folder with --out")
     amounts = config.amounts()
     compositions = [parse(text, registry) for text in config.compose if text.strip() != FULL]
     task = _task(config, registry)
+    task.check_settings(config.contexts, config.depths, tuple(range(config.seeds)))
     source = resolve_model(config.model)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
@@ -137,17 +140,17 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
         for amount in amounts
         for composition in dict.fromkeys(compositions)
     )
-    metrics = _metrics(registry)
+    metrics = registered_metrics(registry)
     settings = {
         "compose": [str(composition) for composition in dict.fromkeys(compositions)],
         "amounts": [str(amount) for amount in amounts],
         "contexts": list(config.contexts),
         "depths": list(config.depths),
         "seeds": config.seeds,
-        "task": config.task,
+        "task": part_text(Kind.TASK, config.task, registry),
         "question_aware": config.question_aware,
-        "begin_answer": config.begin_answer,
-        "haystack": str(config.haystack) if config.haystack is not None else None,
+        "begin_answer": getattr(task, "begin_answer", None),
+        "haystack": str(found) if (found := getattr(task, "haystack", None)) is not None else None,
         "prompts_sha256": hashlib.sha256("".join(p.sha256 for p in prompts).encode()).hexdigest(),
         "model": config.model,
         "dtype": config.dtype,
@@ -186,7 +189,7 @@ def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -
     return tuple(keys[name] for name in names)
 
 
-def _metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:
+def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:
     """All registered metrics, in table order."""
     found: list[Metric | DerivedMetric] = []
     for spec in registry.of_kind(Kind.METRIC):

@@ -78,6 +78,7 @@ def run_prompt(
             reference=baseline.response,
             recalled=plan.task.recalled(answer.response.text, planned.prompt),
             states=answer.engine.states,
+            positions_kept=row.compressor is None or not row.compressor.moves_positions,
             kv_bytes=answer.report.kv_bytes,
             overhead_bytes=answer.report.overhead_bytes,
             timed=planned.timed,

@@ -104,6 +104,18 @@ class Niah(Part):
     haystack: Path | None = None
     begin_answer: bool = True
 
+    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
+        """Checks what needs no tokenizer.
+
+        Raises:
+            PromptError: an empty list or a value given twice; a depth outside 0 to 100; a haystack that cannot be read.
+        """
+        for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
+            check_distinct(what, values)
+        for depth in depths:
+            check_depth(depth)
+        haystack.read(self.haystack)
+
     def check(
         self,
         tokenizer: Tokenizer,
@@ -117,10 +129,7 @@ class Niah(Part):
             PromptError: an empty list or a value given twice; a depth outside 0 to 100; a context without
                 room; a haystack that cannot be read or is too short.
         """
-        for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
-            check_distinct(what, values)
-        for depth in depths:
-            check_depth(depth)
+        self.check_settings(contexts, depths, seeds)
         text = haystack.read(self.haystack)
         for context in contexts:
             for seed in seeds:

@@ -1,7 +1,6 @@
 """Announces the parts of this plugin. Light: what is behind a name is imported when the name is used."""
 
-from kvfw.core.hookspecs import hookimpl
-from kvfw.core.parts import Kind, PartSpec
+from kvfw import Kind, PartSpec, hookimpl
 
 
 @hookimpl
