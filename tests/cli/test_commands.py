@@ -98,6 +98,11 @@ def test_show_gives_formula_options_and_needs(capsys: pytest.CaptureFixture[str]
     assert run(["show", "snapkv"]) == 0
     text = capsys.readouterr().out
     assert all(words in text for words in ("softmax", "arXiv 2404.14469", "window=84", "the last 84 queries"))
+    assert run(["show", "h2o"]) == 0
+    assert "exact column sums" in capsys.readouterr().out
+    assert run(["show", "pinned"]) == 0
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("lexical features", "the last 84 queries", "(>= 0)"))
     assert run(["show", "ewmeans_pre"]) == 0
     assert "merge(merger=ewmeans" in capsys.readouterr().out
 

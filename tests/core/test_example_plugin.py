@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from helpers.observations import observe, random_row
 from torch import tensor
 
+from helpers.observations import observe, random_row
 from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.hookspecs import GROUP

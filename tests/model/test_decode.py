@@ -33,11 +33,11 @@ LENGTH, NEW = 90, 16
 MIX = "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2"
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def nll_of(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> tuple[float, ...]:
     return teacher_forced(model, cache, tokens).nll
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_greedy_over_the_full_cache_equals_generate(name: str) -> None:
     model, ids = tiny(name), prompt(LENGTH)
     taken = snapshot(model, ids, bound("streaming"))

@@ -23,7 +23,8 @@ def fused(name: str) -> PreTrainedModel:
         bos_token_id=None,
         eos_token_id=None,
     )
-    return Phi3ForCausalLM(config).eval()
+    model: PreTrainedModel = Phi3ForCausalLM(config).eval()
+    return model
 
 
 @pytest.mark.parametrize("name", ["gpt2", "phi3"])
@@ -40,6 +41,6 @@ def test_attach_that_compresses_nothing_warns() -> None:
     model = build("llama")
     with pytest.warns(UserWarning, match="no prompt went through it"), attach(model, "snapkv", ratio=4):
         model(prompt(60))
-    with pytest.warns(UserWarning, match="did not end in it"):
-        with attach(model, "snapkv", ratio=4, prompt_tokens=100) as cache:
-            model(prompt(60), cache=cache, use_cache=True)
+    warned = pytest.warns(UserWarning, match="did not end in it")
+    with warned, attach(model, "snapkv", ratio=4, prompt_tokens=100) as cache:
+        model(prompt(60), cache=cache, use_cache=True)

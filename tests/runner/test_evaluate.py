@@ -127,6 +127,16 @@ class StopsAfter(Silent):
             raise KeyboardInterrupt
 
 
+def test_an_interruption_before_the_reference_has_run_is_still_an_interruption(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    asked = config(tiny_folder, tmp_path / "run", reference=("streaming", "full"))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(asked, progress=StopsAfter(1))
+    done = evaluate(asked.model_copy(update={"resume": True}))
+    assert {comparison.reference.compose for comparison in done.results.comparisons} == {"streaming", "full"}
+
+
 @pytest.mark.parametrize("trials", [1, 3, 4, 7])
 def test_an_interrupted_run_resumes_to_the_same_results(tiny_folder: Path, tmp_path: Path, trials: int) -> None:
     whole = config(tiny_folder, tmp_path / "whole")
@@ -174,6 +184,9 @@ def test_a_finished_run_resumes_without_loading_a_model(
         ({"device": "abacus"}, OptionError, "abacus"),
         ({"recent": 10}, PromptError, "--recent"),
         ({"sinks": -1}, BudgetError, "sinks is -1"),
+        ({"out": None, "resume": True}, OptionError, "--out"),
+        ({"max_new_tokens": 9000}, PromptError, "fewer new tokens"),
+        ({"reference": ("h2o",)}, OptionError, "no row of this run"),
     ],
 )
 def test_wrong_requests_are_refused_before_weights_load(
@@ -187,9 +200,33 @@ def test_wrong_requests_are_refused_before_weights_load(
     monkeypatch.setattr("kvfw.model.load.load_model", never_load)
     out = tmp_path / "run"
     with pytest.raises(error, match=words) as caught:
-        evaluate(config(tiny_folder, out, **change))
+        evaluate(config(tiny_folder, **{"out": out, **change}))
     assert caught.value.exit_code == 2
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"depths": (150.0,)}, {"haystack": Path("no/such/file.txt")}, {"contexts": (400, 400)}]
+)
+def test_what_needs_no_tokenizer_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("KVFW_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr("kvfw.model.load.ensure_embedded", lambda *args, **kwargs: pytest.fail("something was fetched"))
+    with pytest.raises(PromptError):
+        evaluate(EvalConfig(out=tmp_path / "run", **change))
+
+
+def test_a_kept_needle_is_not_guessed_where_keys_were_moved(tiny_folder: Path, tmp_path: Path) -> None:
+    evaluate(config(tiny_folder, tmp_path / "run", compose=("streaming(positions=cache)",)))
+    found = [r for r in records(tmp_path / "run").values() if r.key.compose != "full"]
+    assert all(r.metrics["needle_retained"] is None and "re-rotated" in r.reasons["needle_retained"] for r in found)
+
+
+def test_settings_say_what_the_task_does(tiny_folder: Path, tmp_path: Path) -> None:
+    done = evaluate(config(tiny_folder, tmp_path / "run", task="niah(begin_answer=false)", depths=(50.0,)))
+    assert done.results.config["begin_answer"] is False
+    assert done.results.config["task"] == "niah(begin_answer=false)"
 
 
 def test_a_short_haystack_says_how_many_tokens_it_has(tiny_folder: Path, tmp_path: Path) -> None:
@@ -212,12 +249,13 @@ def test_presets_and_unknown_settings() -> None:
     quick = EvalConfig.of({}, "quick")
     assert (quick.contexts, quick.seeds, quick.ratio) == ((1024,), 1, ("4",))
     assert EvalConfig.of({"slots": ("300",)}, "quick").ratio == ()
-    with pytest.raises(OptionError, match="known: quick"):
-        EvalConfig.of({}, "qick")
+    for preset in ("qick", ["quick"]):
+        with pytest.raises(OptionError, match="known: quick"):
+            EvalConfig.of({}, preset)  # type: ignore[arg-type]  # as a settings file may have it
     with pytest.raises(OptionError, match="unknown setting 'ratios'"):
         EvalConfig.of({"ratios": [4]})
     with pytest.raises(OptionError, match="seeds is 0"):
-        EvalConfig.of({"seeds": 0})
+        EvalConfig(seeds=0)
 
 
 def test_numbers_in_settings_are_exact() -> None:
