@@ -66,6 +66,13 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return 2
+    except BrokenPipeError:
+        # The reader of our output has seen enough. What could be written to disk is there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        click.echo(f"error: cannot write the output: {error.strerror or error}. Files of a run are safe", err=True)
+        return 1
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return 1

@@ -1,12 +1,15 @@
 """All arithmetic that turns what a user asks for into slots. Exact: texts become fractions, never floats."""
 
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 from kvfw.errors import BudgetError
+
+_EXPONENT = re.compile(r"^[^eE]*[eE][-+]?\d{1,2}(e0)?$")
 
 AmountKind = Literal["ratio", "keep", "slots"]
 
@@ -17,10 +20,15 @@ def fraction(text: str | int | float | Fraction, what: str) -> Fraction:
     Raises:
         BudgetError: not a finite number.
     """
+    example = {"keep": "0.25 or 1/4", "slots": "256"}.get(what, "4 or 2.5")
+    plain = text if isinstance(text, int | Fraction) and not isinstance(text, bool) else str(text).strip()
     try:
-        return Fraction(text if isinstance(text, int | Fraction) else str(text).strip())
+        # A fraction of 1e999999999 has a billion digits; nobody means it.
+        if isinstance(plain, str) and (len(plain) > 40 or not _EXPONENT.search(plain + "e0")):
+            raise ValueError
+        return Fraction(plain)
     except (ValueError, ZeroDivisionError):
-        raise BudgetError(f"{what} is {text!r}; it must be a number such as 4, 0.25 or 1/4") from None
+        raise BudgetError(f"{what} is {str(text)[:60]!r}; it must be a number such as {example}") from None
 
 
 def fraction_text(value: Fraction) -> str:
@@ -161,5 +169,5 @@ def check_counts(sinks: int, recent: int) -> None:
         BudgetError: one of them is negative.
     """
     for name, value in (("sinks", sinks), ("recent", recent)):
-        if value < 0:
-            raise BudgetError(f"{name} is {value}; it is a number of tokens always kept and must be 0 or more")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise BudgetError(f"{name} is {value}; it is a whole number of tokens always kept, 0 or more")

@@ -36,9 +36,6 @@ class Compressor:
     recent: int
     stages: tuple[Stage, ...] = field(repr=False)
 
-    def __post_init__(self) -> None:
-        check_counts(self.sinks, self.recent)
-
     @property
     def needs(self) -> Needs:
         """What must be observed for all stages."""
@@ -137,5 +134,6 @@ def compressor(
     Raises:
         BudgetError: negative sinks or recent.
     """
+    check_counts(sinks, recent)
     stages = tuple(cast(Stage, build_stage(stage.text, registry)) for stage in composition.stages)
     return Compressor(composition, amount, sinks, recent, stages)

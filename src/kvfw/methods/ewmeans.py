@@ -24,7 +24,7 @@ class EWMeans(Part):
     this is a reconstruction.
     """
 
-    iters: int = Field(8, ge=1, description="at most this many assignments; stops when they are stable")
+    iters: int = Field(8, ge=1, le=1000, description="at most this many assignments; stops when they are stable")
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:

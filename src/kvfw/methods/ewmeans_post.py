@@ -19,7 +19,7 @@ class EWMeansPost(Method):
     reconstruction (initialisation, empty clusters and stopping are ours; see the merger ``ewmeans``).
     """
 
-    iters: int = Field(8, ge=1, description="at most this many k-means assignments")
+    iters: int = Field(8, ge=1, le=1000, description="at most this many k-means assignments")
     weight: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
     bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")

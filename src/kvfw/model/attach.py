@@ -8,11 +8,12 @@ from fractions import Fraction
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvfw.core.allocate import Uniform
-from kvfw.core.budget import amount
+from kvfw.core.budget import amount, check_counts
 from kvfw.core.compressor import compressor
 from kvfw.core.interfaces import Allocator
 from kvfw.core.registry import Registry
 from kvfw.core.spec import Composition, parse
+from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache
 from kvfw.model.session import Plan, Session, new_cache
 
@@ -41,7 +42,8 @@ def attach(
             out = model.generate(**inputs, cache=cache, max_new_tokens=64)
         print(cache.report())
 
-    The first forward into the empty cache is the prompt; each layer is compressed right after its own attention. The
+    One block serves one prompt (or one batch of prompts, padded on the left) and what follows it. The first forward
+    into the empty cache is the prompt; each layer is compressed right after its own attention. The
     first response token comes from the prompt's own, uncompressed logits. Later tokens stay exact.
 
     Args:
@@ -62,6 +64,11 @@ def attach(
     Raises:
         SpecError, BudgetError, UnsupportedError: before the model runs.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedError(
+            f"attach takes a transformers model, not {type(model).__name__}; of what load_model returns, pass .model"
+        )
+    check_counts(sinks, recent)
     parsed = parse(str(composition), registry)
     bound = compressor(
         parsed,

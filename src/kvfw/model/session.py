@@ -208,7 +208,12 @@ class Session:
         """Which of the new tokens are not padding, ``[B, n]``; None if all are real."""
         if self._padding is None or bool(self._padding[:, -count:].all()):
             return None
-        return self._padding[:, -count:].to(torch.bool)
+        real = self._padding[:, -count:].to(torch.bool)
+        if count > 1 and not bool(real[:, -1].all()):
+            raise UnsupportedError(
+                "a prompt of this batch ends in padding; kvfw needs it on the left: set tokenizer.padding_side='left'"
+            )
+        return real
 
     def _keep_window(self, query: Tensor, layer: CompressedLayer) -> None:
         """Keeps copies of the last queries, across chunks and turns, while an event may still need them."""

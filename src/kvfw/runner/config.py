@@ -125,7 +125,7 @@ class EvalConfig(CompressionConfig):
 
     contexts: tuple[int, ...] = (1024,)
     depths: tuple[float, ...] = (10.0, 30.0, 50.0, 70.0, 90.0)
-    seeds: int = Field(1, ge=1)
+    seeds: int = Field(1, ge=1, le=1000)
     task: str = "niah"
     max_new_tokens: int = Field(24, ge=1)
     question_aware: bool = True

@@ -16,6 +16,9 @@ from kvfw.runner.facts import changed_versions, facts
 from kvfw.runner.prepare import Plan, prepare
 from kvfw.store.run_folder import RunFolder
 
+#: Preparing so many prompts takes long enough to say so.
+MANY_PROMPTS = 200
+
 
 class Progress(Protocol):
     """Is told how an evaluation goes on."""
@@ -92,6 +95,9 @@ def evaluate(
     found = registry if registry is not None else default_registry()
     for problem in found.problems:
         tell.note(problem)
+    prompts = len(config.contexts) * len(config.depths) * config.seeds
+    if prompts > MANY_PROMPTS:
+        tell.note(f"preparing {prompts} prompts")
     plan = prepare(config, found)
     path = config.out if config.out is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     with RunFolder.open(path, plan.settings, resume=config.resume, facts=facts(config, found)) as folder:
@@ -100,6 +106,8 @@ def evaluate(
         records, problems = folder.records()
         for problem in problems:
             tell.note(problem)
+        if config.resume and not records:
+            tell.note(f"nothing was recorded in {path} yet: starting from the beginning")
         try:
             _run_missing(plan, folder, records, tell)
         finally:

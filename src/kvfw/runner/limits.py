@@ -23,8 +23,8 @@ def check_length(what: str, tokens: int, config: CompressionConfig, amounts: tup
         if tokens < needed:
             raise PromptError(
                 f"{what} is too short to compress at {amount}: {config.sinks} sinks and {config.recent} recent tokens "
-                f"are always kept, so at least {needed} tokens are needed. Use a longer one, or fewer recent tokens "
-                "(--recent)"
+                f"are always kept, so at least {needed} tokens are needed. Use a longer one, keep more of it, or keep "
+                "fewer sinks and recent tokens (--sinks, --recent)"
             )
         amount.middle_slots(tokens - always, config.sinks, config.recent)
 
