@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one clear error, files, JSON, interruption, speed of listings."""
 
+import contextlib
 import json
 import os
 import signal
@@ -166,6 +167,25 @@ def test_ctrl_c_keeps_finished_trials_and_says_how_to_resume(tiny_folder: Path, 
     finished = (out / "trials.jsonl").read_text().splitlines()
     assert 3 <= len(finished) < 80
     assert json.loads((out / "results.json").read_text())["rows"][0]["compose"] == "full"
+
+
+def test_an_interruption_that_got_lost_stops_the_run_after_the_trial(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvfw.metrics.recall import Recall
+
+    def swallows(self: Recall, evidence: object) -> float:
+        # As where Ctrl-C strikes inside a callback whose exceptions Python only prints.
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        return 0.0
+
+    monkeypatch.setattr(Recall, "measure", swallows)
+    before = signal.getsignal(signal.SIGINT)
+    assert run([*small(tiny_folder, tmp_path / "run"), "--compose", "snapkv"]) == 1
+    assert "1 of 4 trials are safe" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_generate_shows_full_and_compressed(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

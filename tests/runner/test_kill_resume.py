@@ -47,7 +47,7 @@ assert status == 0
 whole_s = time.perf_counter() - started
 rng = random.Random(int(sys.argv[4]))
 done, finished = 0, 0
-while done < kills or finished == 0:
+while True:
     folder = root / f"cut{finished}"
     pid = attempt(folder)
     if done < kills:
@@ -59,6 +59,7 @@ while done < kills or finished == 0:
     else:
         assert status == 0, "a resumed run failed"
         finished += 1
+    # The folder at hand is finished too: every one must end as if it had not been interrupted.
     if done >= kills and not os.WIFSIGNALED(status):
         break
 print(json.dumps({"kills": done, "finished": finished}))

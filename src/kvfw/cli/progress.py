@@ -1,8 +1,10 @@
 """Shows how an evaluation goes on: a bar on a terminal, plain lines in a pipe."""
 
+import signal
+import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TextIO
+from types import FrameType, TracebackType
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,6 +20,8 @@ class Shown:
         self.console = console
         self.folder: Path | None = None
         self.total = self.done = 0
+        self._asked_to_stop = False
+        self._before: Any = None
 
     def note(self, text: str) -> None:
         """Prints a line."""
@@ -31,19 +35,33 @@ class Shown:
         """Nothing by itself."""
 
     def trial(self, record: TrialRecord) -> None:
-        """Counts."""
+        """Counts, and stops the run if an interruption got lost on its way.
+
+        Raises:
+            KeyboardInterrupt: Python drops the one of Ctrl-C where it strikes inside a callback.
+        """
         self.done += 1
+        if self._asked_to_stop:
+            raise KeyboardInterrupt
 
     def close(self) -> None:
         """Nothing by itself."""
 
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        self._asked_to_stop = True
+        raise KeyboardInterrupt
+
     def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._interrupted)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
 
 class Lines(Shown):
@@ -56,8 +74,8 @@ class Lines(Shown):
 
     def trial(self, record: TrialRecord) -> None:
         """Says what was measured."""
+        self._print(f"[{self.done + 1}/{self.total}] {record.key}: {outcome(record)}")
         super().trial(record)
-        self._print(f"[{self.done}/{self.total}] {record.key}: {outcome(record)}")
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -93,8 +111,8 @@ class Bars(Shown):
 
     def trial(self, record: TrialRecord) -> None:
         """Advances."""
-        super().trial(record)
         self.bar.advance(self.task)
+        super().trial(record)
 
     def close(self) -> None:
         """Removes the bar."""

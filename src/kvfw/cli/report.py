@@ -66,7 +66,7 @@ def _source(folder: Path) -> "Source":
     from kvfw.core.registry import default_registry
     from kvfw.report.source import Source
     from kvfw.runner.derive import with_derived
-    from kvfw.runner.prepare import registered_metrics
+    from kvfw.runner.metrics import registered_metrics
     from kvfw.store.run_folder import load_run
 
     loaded = load_run(folder)
@@ -85,7 +85,7 @@ def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
     """What the run's results say of its metrics; what the installed metrics say where there are no results."""
     from kvfw.core.registry import default_registry
     from kvfw.report.results import read_results
-    from kvfw.runner.prepare import registered_metrics
+    from kvfw.runner.metrics import registered_metrics
 
     results = read_results(folder / "results.json")
     if results is not None:

@@ -24,6 +24,7 @@ from kvfw.model.load import (
 )
 from kvfw.runner.config import EvalConfig
 from kvfw.runner.limits import check_length, check_positions
+from kvfw.runner.metrics import registered_metrics
 
 FULL_ROW = RowKey(FULL, "ratio=1")
 
@@ -187,17 +188,6 @@ def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -
         if name not in keys:
             raise OptionError(f"reference {name!r} is no row of this run; its rows are {', '.join(keys)}")
     return tuple(keys[name] for name in names)
-
-
-def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:
-    """All registered metrics, in table order."""
-    found: list[Metric | DerivedMetric] = []
-    for spec in registry.of_kind(Kind.METRIC):
-        part = build_part(Kind.METRIC, spec.name, registry)
-        if not isinstance(part, Metric | DerivedMetric):
-            raise UnsupportedError(f"metric {spec.name!r} has neither `measure` nor `derive`, or no `info`")
-        found.append(part)
-    return tuple(found)
 
 
 def _task(config: EvalConfig, registry: Registry) -> Task:
