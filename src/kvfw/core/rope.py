@@ -13,6 +13,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 Layout = Literal["half", "interleaved"]
+LAYOUTS: tuple[Layout, ...] = ("half", "interleaved")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kvfw.core.rope import Layout, Rope, rotate
+from kvfw.core.rope import LAYOUTS, Layout, Rope, rotate
 from kvfw.errors import UnsupportedError
 from kvfw.model.switch import routed
 
@@ -172,8 +172,8 @@ def _layout(attention: nn.Module, tables: tuple[Tensor, Tensor], rope: Rope) -> 
     x = torch.randn(1, 1, len(PROBE_POSITIONS), rope.rotary_dim, generator=generator).to(device)
     positions = torch.tensor(PROBE_POSITIONS, dtype=torch.float32, device=device)
     _, theirs = apply(x, x, *tables)
-    for layout in get_args(Layout):
+    for layout in LAYOUTS:
         ours = rotate(x, positions[None, None], replace(rope, layout=layout))
         if torch.allclose(ours, theirs.float(), atol=1e-4):
-            return layout  # type: ignore[no-any-return]
+            return layout
     raise UnsupportedError(f"{name} rotates its keys in a way that is neither half-split nor interleaved")

@@ -84,8 +84,7 @@ def new_cache(model: PreTrainedModel) -> CompressedCache:
 class Session:
     """Sees every attention call of a model and keeps one cache's states right.
 
-    Used through :meth:`running`. ``cache`` may be exchanged between forwards; calls with other caches pass through
-    untouched.
+    Used through :meth:`running`. Calls with other caches pass through untouched.
     """
 
     def __init__(self, model: PreTrainedModel, cache: CompressedCache, plan: Plan) -> None:
@@ -109,12 +108,6 @@ class Session:
             undo.callback(self._set_attached, False)
             self._set_attached(True)
             yield self
-
-    def use(self, cache: CompressedCache) -> None:
-        """Works on another cache from now on."""
-        self._set_attached(False)
-        self.cache = cache
-        self._set_attached(True)
 
     def _set_attached(self, attached: bool) -> None:
         for layer in self.cache.compressed_layers():
