@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import bound, close, forward, parts, prompt, same_bits, session, snapshot, stored, tiny
+from tiny_models import bound, build, close, forward, parts, prompt, same_bits, session, snapshot, stored, tiny
 
 from kvfw.core.observation import Needs
 from kvfw.errors import BudgetError
@@ -90,3 +90,45 @@ def test_a_snapshot_of_one_token() -> None:
     assert taken.observations[0].window()[0].shape == (1, 4, 1, 16)
     by = bound("snapkv", recent=84)
     assert taken.compressed(by).state(0).width == 1
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3"])
+@pytest.mark.parametrize("chunk", [1, 13, 89, 90, 500])
+def test_a_prompt_in_pieces_is_observed_as_at_once(name: str, chunk: int) -> None:
+    model, ids = tiny(name), prompt(LENGTH)[0].tolist()
+    needs = Needs(queries=16, column_sums=frozenset({0, 4}))
+    whole = prefill(model, ids, needs, sinks=4, recent=8)
+    pieces = prefill(model, ids, needs, sinks=4, recent=8, chunk=chunk)
+    assert pieces.tokens == whole.tokens == LENGTH
+    close(pieces.logits, whole.logits)
+    for index, obs in whole.observations.items():
+        other = pieces.observations[index]
+        for mine, theirs in zip(parts(obs.state).values(), parts(other.state).values(), strict=True):
+            close(theirs, mine)
+        close(other.window()[0], obs.window()[0])
+        assert torch.equal(other.window()[1], obs.window()[1])
+        for local in (0, 4):
+            close(other.received(local), obs.received(local))
+
+
+@pytest.mark.parametrize("composition", ["snapkv(window=16)", "h2o", "snapkv(window=16):0.8+ewmeans_pre:0.2"])
+def test_a_prompt_in_pieces_is_compressed_as_at_once(composition: str) -> None:
+    model, ids, by = tiny("llama"), prompt(LENGTH)[0].tolist(), bound(composition)
+    whole = prefill(model, ids, by.needs, sinks=4, recent=8).compressed_states(by)
+    pieces = prefill(model, ids, by.needs, sinks=4, recent=8, chunk=24).compressed_states(by)
+    for index, state in whole.items():
+        # The same tokens are kept; centroids stand at weighted means, which round.
+        exact = state.mass == 1
+        assert torch.equal(pieces[index].mass, state.mass)
+        assert torch.equal(pieces[index].positions[exact], state.positions[exact])
+        close(pieces[index].positions, state.positions)
+        close(pieces[index].keys, state.keys)
+
+
+def test_the_largest_forward_is_a_piece() -> None:
+    model, sizes = build("llama"), list[int]()
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: sizes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    prefill(model, prompt(LENGTH)[0].tolist(), Needs(), sinks=4, recent=8, chunk=40)
+    assert sizes == [40, 40, 10]

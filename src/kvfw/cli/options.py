@@ -13,6 +13,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def model_options(command: F) -> F:
     """Which model, in what precision, where."""
     for option in (
+        click.option(
+            "--prefill-chunk",
+            type=int,
+            metavar="N",
+            help="Run prompts through the model N tokens at a time, to bound memory.  [default: at once]",
+        ),
         click.option("--trust-remote-code", is_flag=True, default=None, help="Run code that comes with the model."),
         click.option("--device", help="auto, cpu, cuda, cuda:1, mps ...  [default: auto]"),
         click.option("--dtype", help="auto, float32, bfloat16 or float16.  [default: auto: float32 on a CPU]"),

@@ -58,23 +58,23 @@ class Compressor:
         ]
         return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
 
-    def compress(self, obs: Observation, budget: Int64[Tensor, "B Hkv"]) -> KVState:
+    def compress(self, obs: Observation, budget: Int64[Tensor, "B Hkv"], scores: "Scores | None" = None) -> KVState:
         """Exactly the protected tokens plus ``budget`` slots per row and head, fewer only where tokens are fewer.
 
-        Pure: the result depends on nothing but the arguments. Stages run in order, each seeing only what earlier ones
-        left. A stage whose slots reach its tokens passes them bit for bit and calls no part; one whose share rounds
-        to 0 slots does nothing.
+        Pure: the result depends on nothing but the observation and the budget. Stages run in order, each seeing only
+        what earlier ones left. A stage whose slots reach its tokens passes them bit for bit and calls no part; one
+        whose share rounds to 0 slots does nothing.
+
+        Args:
+            obs: the layer.
+            budget: slots for the middle.
+            scores: what scorers said of this very observation so far; it is used and added to, so that compositions of
+                one prompt share it. A new one by default.
 
         Raises:
             RunError: a part returned something its contract does not allow.
         """
-        scores: dict[Scorer, Float[Tensor, "B Hkv N"]] = {}
-
-        def score_of(scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
-            if scorer not in scores:
-                scores[scorer] = checked_scores(scorer, obs)
-            return scores[scorer]
-
+        score_of = (Scores(obs) if scores is None else scores).of
         eligible = obs.middle
         kept = obs.state.valid & obs.protected
         merged: KVState | None = None
@@ -106,6 +106,27 @@ class Compressor:
         parts = [divide(int(total), shares) for total in budget.flatten().tolist()]
         table = torch.tensor(parts, dtype=torch.int64, device=budget.device)
         return [table[:, i].view_as(budget) for i in range(len(shares))]
+
+
+class Scores:
+    """Scores of one observation: every scorer is asked when its scores are first needed, and only once.
+
+    A scorer sees only what it asked for itself, so what it says does not depend on who asks first.
+    """
+
+    def __init__(self, obs: Observation) -> None:
+        self._obs = obs
+        self._known: dict[Scorer, Float[Tensor, "B Hkv N"]] = {}
+
+    def of(self, scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
+        """The scorer's scores.
+
+        Raises:
+            RunError: as :func:`checked_scores`.
+        """
+        if scorer not in self._known:
+            self._known[scorer] = checked_scores(scorer, self._obs)
+        return self._known[scorer]
 
 
 def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]:

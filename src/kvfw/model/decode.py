@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +22,9 @@ def end_tokens(model: PreTrainedModel) -> frozenset[int]:
     return frozenset([ids] if isinstance(ids, int) else ids)
 
 
-def _session(model: PreTrainedModel, cache: CompressedCache) -> Session:
-    return Session(model, cache, Plan(needs=Needs(), sinks=0, recent=0))
+def decoding(model: PreTrainedModel, cache: CompressedCache) -> AbstractContextManager[Session]:
+    """The model attends to this cache, and compresses nothing, for the length of the block."""
+    return Session(model, cache, Plan(needs=Needs(), sinks=0, recent=0)).running()
 
 
 def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCache) -> Tensor:
@@ -45,7 +47,7 @@ def greedy(
     """
     ends = end_tokens(model)
     tokens = [int(first_logits[0].argmax())]
-    with _session(model, cache).running():
+    with decoding(model, cache):
         while len(tokens) < max_new_tokens and tokens[-1] not in ends:
             tokens.append(int(_forward(model, tokens[-1:], cache)[-1].argmax()))
     return tuple(tokens)
@@ -79,7 +81,7 @@ def teacher_forced(
     if not fed:
         return Forced((), None)
     ids = torch.tensor([fed], device=model.device)
-    with _session(model, cache).running():
+    with decoding(model, cache):
         output = model(input_ids=ids, cache=cache, use_cache=True, output_hidden_states=True)
     predicted = list(tokens) if before else list(tokens[1:])
     logits = output.logits[0, len(fed) - len(predicted) :].float()
@@ -91,7 +93,7 @@ def teacher_forced(
 @torch.inference_mode()
 def feed(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) -> Tensor:
     """Appends exact tokens to a cache; returns the logits ``[1, V]`` float32 of the last."""
-    with _session(model, cache).running():
+    with decoding(model, cache):
         return _forward(model, tokens, cache)[-1:]
 
 
@@ -101,7 +103,7 @@ def tokens_per_second(
 ) -> float:
     """Decode speed at batch 1: ``steps`` greedy steps after ``warmup`` untimed ones, end tokens ignored."""
     token = int(first_logits[0].argmax())
-    with _session(model, cache).running():
+    with decoding(model, cache):
         started = time.perf_counter()
         for step in range(warmup + steps):
             if step == warmup:

@@ -3,17 +3,20 @@
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.allocate import Uniform
-from kvfw.core.compressor import Compressor
+from kvfw.core.compressor import Compressor, Scores
 from kvfw.core.interfaces import Allocator
 from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
+from kvfw.core.ops.slots import stack
 from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.parallel import map_layers
@@ -37,6 +40,11 @@ class Prefill:
     logits: Tensor
     tokens: int
     seconds: float
+    _scores: dict[int, Scores] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        scores = {index: Scores(obs) for index, obs in self.observations.items()}
+        object.__setattr__(self, "_scores", scores)
 
     def full_states(self) -> dict[int, KVState]:
         """The prompt's slots by layer, uncompressed."""
@@ -45,6 +53,8 @@ class Prefill:
     def compressed_states(self, compressor: Compressor, allocator: Allocator | None = None) -> dict[int, KVState]:
         """The prompt's slots by layer, compressed: the same that ``attach`` makes.
 
+        A scorer that several compositions use is asked once.
+
         Raises:
             BudgetError: the prompt is too short for the compressor's amount.
         """
@@ -52,19 +62,24 @@ class Prefill:
         heads = [obs.state.keys.shape[1] for obs in self.observations.values()]
         budgets = (allocator or Uniform()).allocate(each * sum(heads), heads)
 
-        def compressed(work: tuple[Observation, Tensor]) -> KVState:
-            obs, budget = work
-            return compressor.compress(obs, budget.to(obs.state.keys.device))
+        def compressed(work: tuple[int, Tensor]) -> KVState:
+            index, budget = work
+            obs = self.observations[index]
+            return compressor.compress(obs, budget.to(obs.state.keys.device), self._scores[index])
 
-        observed = list(self.observations.values())
-        states = map_layers(compressed, zip(observed, budgets, strict=True), self.logits.device)
+        states = map_layers(compressed, zip(self.observations, budgets, strict=True), self.logits.device)
         return dict(zip(self.observations, states, strict=True))
 
-    def cache_of(self, states: dict[int, KVState]) -> CompressedCache:
-        """A new cache that holds these states and copies of the sliding-window layers. It may grow on its own."""
+    def cache_of(self, *rows: dict[int, KVState]) -> CompressedCache:
+        """A new cache that holds these states, a row each, and copies of the sliding-window layers.
+
+        It may grow on its own.
+        """
         return CompressedCache(
             [
-                CompressedLayer.of_state(states[i], self.tokens) if i in states else copy.copy(layer)
+                CompressedLayer.of_state(stack([states[i] for states in rows]), self.tokens)
+                if i in rows[0]
+                else _repeated(layer, len(rows))
                 for i, layer in enumerate(self.cache.layers)
             ]
         )
@@ -78,6 +93,15 @@ class Prefill:
         return self.cache_of(self.compressed_states(compressor, allocator))
 
 
+def _repeated(layer: CacheLayerMixin, rows: int) -> CacheLayerMixin:
+    """A copy of a layer of one row, with that row repeated."""
+    copied: Any = copy.copy(layer)
+    if rows > 1:
+        copied.batch_repeat_interleave(rows)
+    repeated: CacheLayerMixin = copied
+    return repeated
+
+
 @torch.inference_mode()
 def prefill(
     model: PreTrainedModel,
@@ -87,16 +111,27 @@ def prefill(
     sinks: int,
     recent: int,
     vocabulary: Vocabulary | None = None,
+    chunk: int | None = None,
 ) -> Prefill:
     """Runs a prompt of one row through the model and keeps what was asked to be observed.
+
+    Args:
+        model: the model.
+        input_ids: the prompt.
+        needs: what to observe.
+        sinks, recent: protected tokens.
+        vocabulary: the tokenizer, for lexical features.
+        chunk: tokens per forward, which bounds the memory of activations; all at once by default.
 
     Raises:
         UnsupportedError: a model kvfw cannot compress, or lexical features are needed without a ``vocabulary``.
     """
     ids = torch.tensor([list(input_ids)], device=model.device)
-    session = Session(model, new_cache(model), Plan(needs=needs, sinks=sinks, recent=recent, vocabulary=vocabulary))
+    plan = Plan(needs=needs, sinks=sinks, recent=recent, vocabulary=vocabulary, prompt_tokens=ids.shape[1])
+    session = Session(model, new_cache(model), plan)
     started = time.perf_counter()
     with session.running():
-        logits = model(input_ids=ids, cache=session.cache, use_cache=True, logits_to_keep=1).logits
+        for part in torch.split(ids, chunk or ids.shape[1], dim=1):
+            logits = model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1).logits
     seconds = time.perf_counter() - started
     return Prefill(session.cache, session.observations, logits[:, -1].float(), ids.shape[1], seconds)

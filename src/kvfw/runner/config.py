@@ -52,6 +52,8 @@ class CompressionConfig(BaseModel):
         model: embedded name, local folder or hub id.
         dtype, device: ``auto`` is float32 on a CPU, the checkpoint's own dtype elsewhere; cuda, mps, cpu in this order.
         trust_remote_code: run code that comes with a model.
+        prefill_chunk: prompts are run through the model in pieces of this many tokens, which bounds the memory of
+            activations; None: at once. Results are the same up to rounding.
 
     Raises:
         OptionError: an unknown setting, or a value of the wrong type or range.
@@ -69,6 +71,7 @@ class CompressionConfig(BaseModel):
     dtype: str = "auto"
     device: str = "auto"
     trust_remote_code: bool = False
+    prefill_chunk: int | None = Field(default=None, ge=1)
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -125,9 +128,9 @@ class EvalConfig(CompressionConfig):
 
     contexts: tuple[int, ...] = (1024,)
     depths: tuple[float, ...] = (10.0, 30.0, 50.0, 70.0, 90.0)
-    seeds: int = Field(1, ge=1, le=1000)
+    seeds: int = Field(default=1, ge=1, le=1000)
     task: str = "niah"
-    max_new_tokens: int = Field(24, ge=1)
+    max_new_tokens: int = Field(default=24, ge=1)
     question_aware: bool = True
     begin_answer: bool = True
     haystack: Path | None = None
@@ -166,7 +169,7 @@ class GenerateConfig(CompressionConfig):
     """
 
     prompt: str
-    max_new_tokens: int = Field(64, ge=1)
+    max_new_tokens: int = Field(default=64, ge=1)
     raw: bool = False
 
 

@@ -13,6 +13,7 @@ from kvfw.report.samples import samples_markdown
 from kvfw.runner.config import EvalConfig
 from kvfw.runner.derive import with_derived
 from kvfw.runner.facts import changed_versions, facts
+from kvfw.runner.metrics import metric_problems
 from kvfw.runner.prepare import Plan, prepare
 from kvfw.store.run_folder import RunFolder
 
@@ -93,7 +94,8 @@ def evaluate(
     """
     tell = progress if progress is not None else Silent()
     found = registry if registry is not None else default_registry()
-    for problem in found.problems:
+    # What is wrong with installed plugins was said when they were collected.
+    for problem in (*(found.problems if registry is not None else ()), *metric_problems(found)):
         tell.note(problem)
     prompts = len(config.contexts) * len(config.depths) * config.seeds
     if prompts > MANY_PROMPTS:
@@ -123,8 +125,9 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
     # Only now, so that a wrong request costs no time.
     from kvfw.model.load import load_model
     from kvfw.model.sentence import SentenceEncoder
+    from kvfw.runner.answers import Tools
     from kvfw.runner.telemetry import rope_inversion
-    from kvfw.runner.trial import Tools, fill, run_prompt, trial_key
+    from kvfw.runner.trial import fill, run_prompt, trial_key
 
     work = [
         (planned, tuple(row for row in plan.rows if trial_key(row.key, planned) not in done))

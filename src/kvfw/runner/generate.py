@@ -38,7 +38,7 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         for amount in config.amounts()
         for text in config.compose
     ]
-    source = resolve_model(config.model)
+    source = resolve_model(config.model, found)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
     tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
@@ -50,7 +50,15 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     needs = Needs()
     for one in bound:
         needs = needs | one.needs
-    filled = prefill(loaded.model, ids, needs, sinks=config.sinks, recent=config.recent, vocabulary=loaded.tokenizer)
+    filled = prefill(
+        loaded.model,
+        ids,
+        needs,
+        sinks=config.sinks,
+        recent=config.recent,
+        vocabulary=loaded.tokenizer,
+        chunk=config.prefill_chunk,
+    )
     samples = []
     rows: list[Compressor | None] = [None, *bound]
     for row in rows:

@@ -1,39 +1,13 @@
 """One prompt: prefilled once, compressed, decoded and measured for every row."""
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import torch
-
-from kvfw.core.metric import Evidence, Measured, Metric, Missing, Response
+from kvfw.core.metric import Evidence, Measured, Missing
 from kvfw.core.records import RowKey, TrialKey, TrialRecord, vector_text
-from kvfw.core.state import KVState
-from kvfw.model import decode
-from kvfw.model.cache import CacheReport
-from kvfw.model.load import LoadedModel
+from kvfw.core.task import Task
 from kvfw.model.prefill import Prefill, prefill
-from kvfw.model.sentence import SentenceEncoder
-from kvfw.runner.engine import CacheEngine
+from kvfw.runner.answers import Answer, Tools, answers, batches
 from kvfw.runner.prepare import FULL_ROW, Plan, Planned, Row
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What is loaded once per run."""
-
-    loaded: LoadedModel
-    encoder: SentenceEncoder
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of one row on one prompt, before metrics."""
-
-    response: Response
-    engine: CacheEngine
-    report: CacheReport
-    seconds: dict[str, float]
 
 
 def trial_key(row: RowKey, planned: Planned) -> TrialKey:
@@ -58,6 +32,7 @@ def fill(plan: Plan, planned: Planned, tools: Tools) -> Prefill:
         sinks=config.sinks,
         recent=config.recent,
         vocabulary=tools.loaded.tokenizer,
+        chunk=config.prefill_chunk,
     )
 
 
@@ -68,51 +43,38 @@ def run_prompt(
 
     The baseline always answers, since metrics compare with it.
     """
-    new_tokens = plan.config.max_new_tokens
-    baseline = _answer(filled, Row(FULL_ROW, None), planned, new_tokens, tools)
-    for row in missing:
-        answer = baseline if row.key == FULL_ROW else _answer(filled, row, planned, new_tokens, tools)
-        evidence = Evidence(
-            prompt=planned.prompt,
-            response=answer.response,
-            reference=baseline.response,
-            recalled=plan.task.recalled(answer.response.text, planned.prompt),
-            states=answer.engine.states,
-            positions_kept=row.compressor is None or not row.compressor.moves_positions,
-            kv_bytes=answer.report.kv_bytes,
-            overhead_bytes=answer.report.overhead_bytes,
-            timed=planned.timed,
-            engine=answer.engine,
-            reference_engine=baseline.engine,
-        )
-        yield _record(row, planned, evidence, plan.metrics, answer)
+    config, exact = plan.config, planned.exact_ids
+    full = Row(FULL_ROW, None)
+    (baseline,) = answers(filled, (full,), exact, config.max_new_tokens, tools)
+    if any(row.key == FULL_ROW for row in missing):
+        yield _record(full, planned, baseline, baseline, plan)
+    for batch in batches([row for row in missing if row.key != FULL_ROW]):
+        for row, answer in zip(batch, answers(filled, batch, exact, config.max_new_tokens, tools), strict=True):
+            yield _record(row, planned, answer, baseline, plan)
 
 
-@torch.inference_mode()
-def _answer(filled: Prefill, row: Row, planned: Planned, max_new_tokens: int, tools: Tools) -> Answer:
-    """Compresses the prompt for a row and lets the model answer."""
-    started = time.perf_counter()
-    states = _states(filled, row)
-    compressed = time.perf_counter()
-    engine = CacheEngine(tools.loaded, filled, states, planned.exact_ids, tools.encoder)
-    cache, first_logits = engine.started()
-    report = cache.report()
-    tokens = decode.greedy(tools.loaded.model, cache, first_logits, max_new_tokens)
-    decoded = time.perf_counter()
-    text = str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))
-    seconds = {"prefill": filled.seconds, "compress": compressed - started, "decode": decoded - compressed}
-    return Answer(Response(tokens, text), engine, report, seconds)
+def _evidence(row: Row, planned: Planned, answer: Answer, baseline: Answer, task: Task) -> Evidence:
+    return Evidence(
+        prompt=planned.prompt,
+        response=answer.response,
+        reference=baseline.response,
+        recalled=task.recalled(answer.response.text, planned.prompt),
+        states=answer.engine.states,
+        positions_kept=row.compressor is None or not row.compressor.moves_positions,
+        kv_bytes=answer.report.kv_bytes,
+        overhead_bytes=answer.report.overhead_bytes,
+        timed=planned.timed,
+        engine=answer.engine,
+        reference_engine=baseline.engine,
+    )
 
 
-def _states(filled: Prefill, row: Row) -> dict[int, KVState]:
-    return filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)
-
-
-def _record(row: Row, planned: Planned, evidence: Evidence, metrics: tuple[Metric, ...], answer: Answer) -> TrialRecord:
+def _record(row: Row, planned: Planned, answer: Answer, baseline: Answer, plan: Plan) -> TrialRecord:
+    evidence = _evidence(row, planned, answer, baseline, plan.task)
     values: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
     vectors: dict[str, str] = {}
-    for metric in metrics:
+    for metric in plan.metrics:
         name = metric.info.name
         value = metric.measure(evidence)
         if isinstance(value, Missing):

@@ -1,4 +1,7 @@
-"""How much attention every key received from all queries, exactly, without an n x n matrix in memory."""
+"""How much attention every slot received from given queries, exactly, without an n x n matrix in memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float32
@@ -10,6 +13,16 @@ from kvfw.core.state import KVState
 BLOCK_ELEMENTS = 2**19
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Queries ``start:stop``; they see no slot from ``end`` on, and all of them see every slot before ``seen``."""
+
+    start: int
+    stop: int
+    seen: int
+    end: int
+
+
 def column_sums(
     queries: Float[Tensor, "B H n Dk"],
     query_positions: Float32[Tensor, "B n"],
@@ -19,40 +32,55 @@ def column_sums(
 ) -> dict[int, Float32[Tensor, "B Hkv N"]]:
     """``sum_i A_ij`` over the given queries, mean over the query heads of each KV head, for several distances.
 
-    ``A = softmax(scale * Q K^T + bias)`` over all slots a query may see, in float32. For a distance ``n`` only pairs at
-    least n tokens apart are summed; 0 sums all. Queries are taken block by block: O(block x N) memory. Keys later than
-    a block's last query are never multiplied, and only the diagonal block needs a mask.
+    ``A = softmax(scale * Q K^T + bias)`` over all slots a query may see (slot position <= query position), in float32.
+    For a distance ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are taken block by block:
+    O(block x N) memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and
+    only slots between its first and its last are masked.
 
     Args:
-        queries: rotated queries of a prompt, or of one chunk of it; their own tokens are the last n slots.
+        queries: rotated queries, in order of position.
         query_positions: their positions; -1 for padding, which is left out.
-        state: the slots up to and including these queries' own tokens, in order of position.
+        state: the slots, those of the queries' own tokens included.
         scale: what the model multiplies query-key products by.
         locals_: the distances.
     """
-    batch, heads, count, dim = queries.shape
+    batch, heads, _, dim = queries.shape
     kv_heads, width = state.keys.shape[1], state.width
-    groups = heads // kv_heads
     sums = {n: torch.zeros(batch, kv_heads, width, device=queries.device) for n in locals_}
     keys = state.keys.float().transpose(-1, -2)
     bias = state.bias if bool((state.bias != 0).any()) else None
     padded = query_positions < 0 if bool((query_positions < 0).any()) else None
-    rows = max(1, BLOCK_ELEMENTS // (batch * heads * width))
-    for start in range(0, count, rows):
-        stop = min(start + rows, count)
-        end = width - count + stop
-        block = (queries[:, :, start:stop].float() * scale).reshape(batch, kv_heads, -1, dim)
-        logits = block @ keys[..., :end]
+    slots = state.positions[:, :, None, None]
+    for block in _blocks(query_positions, state, max(1, BLOCK_ELEMENTS // (batch * heads * width))):
+        rows = slice(block.start, block.stop)
+        at = query_positions[:, None, None, rows, None]
+        scaled = (queries[:, :, rows].float() * scale).reshape(batch, kv_heads, -1, dim)
+        logits = scaled @ keys[..., : block.end]
         if bias is not None:
-            logits += bias[:, :, None, :end]
-        logits = logits.view(batch, kv_heads, groups, stop - start, end)
-        future = torch.ones(stop - start, stop - start, dtype=torch.bool, device=queries.device).triu(1)
-        logits[..., end - (stop - start) :].masked_fill_(future, -torch.inf)
+            logits += bias[:, :, None, : block.end]
+        logits = logits.view(batch, kv_heads, heads // kv_heads, -1, block.end)
+        between = slots[..., block.seen : block.end]
+        logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
         weights = logits.softmax(dim=-1)
         if padded is not None:
             # A padding query sees nothing, and its softmax is NaN.
-            weights.masked_fill_(padded[:, None, None, start:stop, None], 0.0)
+            weights.masked_fill_(padded[:, None, None, rows, None], 0.0)
         for n, total in sums.items():
-            far = weights if n == 0 else weights.tril(end - (stop - start) - n)
-            total[..., :end] += far.sum(dim=(2, 3))
-    return {n: total / groups for n, total in sums.items()}
+            far = weights if n == 0 else weights.masked_fill(at - slots[..., : block.end] < n, 0.0)
+            total[..., : block.end] += far.flatten(2, 3).sum(dim=2)
+    return {n: total / (heads // kv_heads) for n, total in sums.items()}
+
+
+def _blocks(query_positions: Float32[Tensor, "B n"], state: KVState, rows: int) -> Iterator[_Block]:
+    """The queries in blocks of ``rows``; blocks of padding only are left out."""
+    starts = list(range(0, query_positions.shape[1], rows))
+    parts = torch.split(query_positions, rows, dim=1)
+    first = torch.stack([part.masked_fill(part < 0, torch.inf).amin() for part in parts])
+    last = torch.stack([part.amax() for part in parts])
+    # Positions ascend in every head, so the earliest and the latest of all heads ascend, too.
+    seen = torch.searchsorted(state.positions.amax((0, 1)), first, right=True)
+    end = torch.searchsorted(state.positions.amin((0, 1)), last, right=True)
+    table = zip(starts, parts, last.tolist(), seen.tolist(), end.tolist(), strict=True)
+    for start, part, latest, before, after in table:
+        if latest >= 0:
+            yield _Block(start, start + part.shape[1], before, after)

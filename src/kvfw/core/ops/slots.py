@@ -1,10 +1,12 @@
 """Taking slots out of a state and putting states together, all heads at once, ragged heads padded on the left."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvfw.core.state import KVState
 
@@ -68,6 +70,35 @@ def append(state: KVState, new: KVState) -> KVState:
         positions=torch.cat((state.positions, new.positions), dim=2),
         mass=torch.cat((state.mass, new.mass), dim=2),
         bias=torch.cat((state.bias, new.bias), dim=2),
+    )
+
+
+def stack(states: Sequence[KVState]) -> KVState:
+    """The rows of all states under one another; narrower states get empty slots on the left. One state: itself."""
+    if len(states) == 1:
+        return states[0]
+    width = max(state.width for state in states)
+    wide = [_widened(state, width) for state in states]
+    return KVState(
+        keys=torch.cat([state.keys for state in wide]),
+        values=torch.cat([state.values for state in wide]),
+        positions=torch.cat([state.positions for state in wide]),
+        mass=torch.cat([state.mass for state in wide]),
+        bias=torch.cat([state.bias for state in wide]),
+    )
+
+
+def _widened(state: KVState, width: int) -> KVState:
+    """The state with empty slots on the left."""
+    more = width - state.width
+    if more == 0:
+        return state
+    return KVState(
+        keys=pad(state.keys, (0, 0, more, 0)),
+        values=pad(state.values, (0, 0, more, 0)),
+        positions=pad(state.positions, (more, 0), value=-1.0),
+        mass=pad(state.mass, (more, 0)),
+        bias=pad(state.bias, (more, 0), value=-torch.inf),
     )
 
 
