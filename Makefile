@@ -1,12 +1,13 @@
 # make eval   sets everything up and runs the main job on the embedded model
 # make test   sets everything up and runs linting, types and tests
+# make docs   sets everything up and builds the documentation: docs/_build/html/index.html
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: eval test lint types unit clean
+.PHONY: eval test lint types unit docs clean
 
 eval: $(READY)
 	$(BIN)/kvfw eval --preset quick
@@ -23,6 +24,9 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest
 
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvfw needs Python 3.11 or later; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -30,4 +34,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/parts docs/reference.rst .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -17,15 +17,18 @@ MAY_IMPORT = {
     "tasks": {"core"},
     "model": {"core"},
     "store": {"core"},
+    "scaffold": {"core"},
     "report": {"core", "store"},
     "runner": {"core", "model", "store", "report"},
-    "cli": {"core", "runner", "report", "store", "model"},
+    "verify": {"core", "model", "store", "runner"},
+    "cli": {"core", "runner", "report", "store", "model", "scaffold", "verify", "bench"},
+    "bench": {"core", "model", "runner", "report"},
 }
 #: Outside packages that belong to some rooms only.
 OWNERS = {
     "transformers": {"model"},
     "click": {"cli"},
-    "rich": {"cli", "report", "runner"},
+    "rich": {"cli", "report", "runner", "bench"},
     "pluggy": {"core"},
 }
 #: Rooms that may ask the front door which version runs.
@@ -160,7 +163,9 @@ LIGHT = [
     "kvfw.core",
     "kvfw.core.parts",
     "kvfw.core.hookspecs",
+    "kvfw.core.plugins",
     "kvfw.core.registry",
+    "kvfw.core.prompting",
     "kvfw.core.budget",
     "kvfw.core.syntax",
     "kvfw.methods",
@@ -168,6 +173,8 @@ LIGHT = [
     "kvfw.tasks",
     "kvfw.model",
     "kvfw.model.catalogue",
+    "kvfw.scaffold.render",
+    "kvfw.scaffold.write",
 ]
 
 

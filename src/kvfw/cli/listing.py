@@ -3,6 +3,7 @@
 import click
 
 from kvfw.core.parts import Kind
+from kvfw.core.plugins import OWN, VARIABLE
 from kvfw.errors import OptionError
 
 PLURALS = {f"{kind.value}s": kind for kind in Kind}
@@ -12,26 +13,18 @@ PLURALS = {f"{kind.value}s": kind for kind in Kind}
 @click.argument("kind", required=False)
 def command(kind: str | None) -> int:
     """List parts: methods, scorers, selectors, mergers, spaces, stages, tasks, metrics, models or plugins."""
+    if kind == "plugins":
+        _print_plugins()
+        return 0
     from kvfw.core.registry import default_registry
 
     registry = default_registry()
-    if kind == "plugins":
-        providers = sorted({spec.provider for spec in registry.specs.values()})
-        for provider in providers:
-            count = sum(spec.provider == provider for spec in registry.specs.values())
-            click.echo(f"{provider}  {count} parts")
-    else:
-        kinds = list(Kind) if kind is None else [_kind(kind)]
-        for found in kinds:
-            rows = [(spec.name, spec.summary, spec.provider) for spec in registry.of_kind(found)]
-            if found is Kind.METHOD:
-                # A scorer's bare name is a method too; who looks for snapkv looks here.
-                rows += [
-                    (s.name, f"{s.summary} (scorer, with top-k)", s.provider) for s in registry.of_kind(Kind.SCORER)
-                ]
-            _print_kind(found, rows, title=kind is None)
-    for problem in registry.problems:
-        click.echo(f"warning: {problem}", err=True)
+    for found in list(Kind) if kind is None else [_kind(kind)]:
+        rows = [(spec.name, spec.summary, spec.provider) for spec in registry.of_kind(found)]
+        if found is Kind.METHOD:
+            # A scorer's bare name is a method too; who looks for snapkv looks here.
+            rows += [(s.name, f"{s.summary} (scorer, with top-k)", s.provider) for s in registry.of_kind(Kind.SCORER)]
+        _print_kind(found, rows, title=kind is None)
     return 0
 
 
@@ -53,3 +46,23 @@ def _print_kind(kind: Kind, rows: list[tuple[str, str, str]], *, title: bool) ->
         click.echo(f"{'  ' if title else ''}{name:<{width}}  {summary}{origin}")
     if title:
         click.echo()
+
+
+def _print_plugins() -> None:
+    """A table of plugins, and what is wrong with them; the warnings that other commands give are not repeated."""
+    from kvfw.core.registry import collect
+
+    registry = collect()
+    rows = [("plugin", "distribution", "version", "parts", "state")]
+    for plugin in registry.plugins:
+        mine = [spec for spec in registry.specs.values() if spec.provider == plugin.name]
+        parts = f"{len(mine)} built in" if plugin.name == OWN else ", ".join(f"{s.kind} {s.name}" for s in mine)
+        state = "problem" if plugin.problems else "ok" if plugin.wanted else f"not loaded: left out of {VARIABLE}"
+        rows.append((plugin.name, plugin.distribution or "-", plugin.version or "-", parts or "none", state))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    for row in rows:
+        click.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]))
+    if registry.problems:
+        click.echo("\nproblems")
+    for problem in registry.problems:
+        click.echo(f"  {problem}")

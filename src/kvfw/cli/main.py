@@ -16,6 +16,9 @@ COMMANDS = {
     "list": "kvfw.cli.listing",
     "show": "kvfw.cli.show",
     "models": "kvfw.cli.models",
+    "verify": "kvfw.cli.verify",
+    "new": "kvfw.cli.new",
+    "bench": "kvfw.cli.bench",
 }
 
 

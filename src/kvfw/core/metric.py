@@ -1,5 +1,6 @@
 """Metrics: what one may look at, and what it answers. No torch at import."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
@@ -121,7 +122,14 @@ class Metric(Protocol):
 class MetricPart(Part):
     """Base of metrics: subclasses set ``info`` and write ``measure``."""
 
-    info: ClassVar[MetricInfo]
+    if TYPE_CHECKING:  # only so can a type checker tell who forgot it; a run leaves such a metric out by name
+
+        @property
+        @abstractmethod
+        def info(self) -> MetricInfo:
+            """How the metric is named, shown and judged: a class variable of every metric."""
+    else:
+        info: ClassVar[MetricInfo]
 
 
 @runtime_checkable

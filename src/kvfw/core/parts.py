@@ -1,9 +1,14 @@
 """What a part is: a named, frozen bundle of options, and the light record that announces it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from kvfw.errors import RequestError
 
 
 class Kind(StrEnum):
@@ -22,6 +27,13 @@ class Kind(StrEnum):
 
 #: Kinds whose names may stand as a stage of a composition. They share one namespace.
 STAGE_KINDS = (Kind.STAGE, Kind.METHOD, Kind.SCORER)
+#: The composition text of the uncompressed baseline: no part may be called so.
+BASELINE: Final = "full"
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+#: Models are named by an option of their own, never inside a composition, so that dots and dashes do no harm.
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
@@ -30,11 +42,12 @@ class PartSpec:
 
     Args:
         kind: what the part is.
-        name: what users write, lower case.
-        target: ``"package.module:Name"``, imported only when the part is used.
+        name: what users write: lower-case letters, digits and ``_``; a model's may have ``.`` and ``-``, too.
+        target: ``"package.module:Name"``, imported only when the part is used. A class derived from ``kvfw.Part``; for
+            a model a function that takes the model's name and returns its folder.
         summary: one line for listings.
         facts: further light facts for listings, shown as they are.
-        provider: distribution or plugin the part comes from; filled in by the registry.
+        provider: name of the plugin the part comes from; filled in by the registry.
     """
 
     kind: Kind
@@ -48,7 +61,56 @@ class PartSpec:
         """Imports and returns the object behind ``target``.
 
         Raises:
-            ImportError, AttributeError: the plugin that announced the part is broken.
+            RequestError: the module does not import, whatever it raises, or has no such name.
         """
         module, _, attribute = self.target.partition(":")
-        return getattr(import_module(module), attribute)
+        try:
+            return getattr(import_module(module), attribute)
+        except (Exception, SystemExit) as error:
+            # Messages of import errors say what they are; of others, 'division by zero' alone says little.
+            reason = error if isinstance(error, ImportError | AttributeError) else repr(error)
+            raise RequestError(f"{self.kind} {self.name!r} of {self.provider} cannot be imported: {reason}") from error
+
+
+def fault(spec: object) -> str | None:
+    """What is wrong with what a plugin announced, in one line; None for a sound :class:`PartSpec`.
+
+    Only the target's outermost package is looked for, since looking deeper would import it.
+    """
+    if not isinstance(spec, PartSpec):
+        return f"announces {_short(spec)} where a PartSpec is expected"
+    if spec.kind not in tuple(Kind):
+        return f"part {_short(spec.name)} has the unknown kind {_short(spec.kind)}; kinds: {', '.join(Kind)}"
+    what = f"{spec.kind} {_short(spec.name)}"
+    is_model = spec.kind == Kind.MODEL
+    if not isinstance(spec.name, str) or not (_MODEL_NAME if is_model else _NAME).fullmatch(spec.name):
+        allowed = "letters, digits, '.', '_' and '-'" if is_model else "letters, digits and '_', no digit first"
+        return f"{what} has a name that cannot be written; use lower-case {allowed}"
+    if spec.name == BASELINE and spec.kind in STAGE_KINDS:
+        return f"{what}: that name stands for the uncompressed baseline; choose another"
+    if not isinstance(spec.target, str) or not _TARGET.fullmatch(spec.target):
+        return f"{what} has the target {_short(spec.target)}; it must read 'package.module:Name'"
+    if not isinstance(spec.summary, str) or not spec.summary.strip() or "\n" in spec.summary:
+        return f"{what} has no summary of one line"
+    if not isinstance(spec.facts, Mapping) or not all(
+        isinstance(text, str) for pair in spec.facts.items() for text in pair
+    ):
+        return f"{what} has facts that are not texts by name"
+    package = spec.target.partition(":")[0].partition(".")[0]
+    return (
+        None
+        if _is_there(package)
+        else f"{what} has its code in {spec.target!r}, but no package {package!r} is installed"
+    )
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # ValueError: a module that was put into sys.modules by hand
+        return False
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

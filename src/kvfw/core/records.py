@@ -12,8 +12,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from kvfw.core.parts import BASELINE
+
 SCHEMA: Final = 1
-FULL = "full"
+FULL = BASELINE
 """The composition text of the uncompressed baseline."""
 
 

@@ -1,20 +1,20 @@
 """Names to parts. Filled through pluggy hooks; nothing behind a name is imported before the name is used."""
 
 import difflib
+import logging
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import cast
 
-import pluggy
-
-from kvfw.core.hookspecs import GROUP, KvfwHooks
+from kvfw.core.hookspecs import GROUP
 from kvfw.core.parts import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.plugins import VARIABLE, Plugin, load_plugins, own_plugin
 from kvfw.errors import RequestError, UnknownNameError
 
-BUILTIN_PLUGINS = ("kvfw.methods", "kvfw.metrics", "kvfw.tasks", "kvfw.model.catalogue")
+Key = tuple[str, str]
+_log = logging.getLogger(__name__)
 
 
 def namespace(kind: Kind) -> str:
@@ -28,11 +28,20 @@ class Registry:
 
     Args:
         specs: parts by (namespace, name).
-        problems: one line per plugin that could not be used, and why.
+        contested: parts of several plugins that claim one name; the name stands for none of them.
+        plugins: where the parts come from, kvfw itself first; empty for a table made by hand.
+        notes: what is wrong with the choice of plugins, one line each.
     """
 
-    specs: Mapping[tuple[str, str], PartSpec]
-    problems: tuple[str, ...] = ()
+    specs: Mapping[Key, PartSpec]
+    contested: Mapping[Key, tuple[PartSpec, ...]] = field(default_factory=dict)
+    plugins: tuple[Plugin, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All that is wrong with plugins, one line each, by name."""
+        return (*self.notes, *(f"{plugin}: {problem}" for plugin in self.plugins for problem in plugin.problems))
 
     def of_kind(self, kind: Kind) -> tuple[PartSpec, ...]:
         """All parts of a kind, in order of registration."""
@@ -42,8 +51,10 @@ class Registry:
         """The part of that kind and name.
 
         Raises:
-            UnknownNameError: nothing is registered under it; the message has the closest names and the list.
+            UnknownNameError: nothing is registered under it, with the closest names and the list; or two plugins claim
+                it, with both.
         """
+        self._refuse_contested((namespace(kind), name))
         spec = self.specs.get((namespace(kind), name))
         if spec is None or spec.kind is not kind:
             raise UnknownNameError(unknown(kind.value, name, [spec.name for spec in self.of_kind(kind)]))
@@ -55,10 +66,42 @@ class Registry:
         Raises:
             UnknownNameError: as in :meth:`get`.
         """
+        self._refuse_contested(("stage", name))
         spec = self.specs.get(("stage", name))
         if spec is None:
             raise UnknownNameError(unknown("method", name, [n for space, n in self.specs if space == "stage"]))
         return spec
+
+    def claimed(self, kind: Kind, name: str) -> bool:
+        """Whether :meth:`get` has anything to say about the name but that it is unknown."""
+        key = (namespace(kind), name)
+        return key in self.contested or (key in self.specs and self.specs[key].kind is kind)
+
+    def named(self, name: str) -> tuple[PartSpec, ...]:
+        """All parts of that name, of whatever kind.
+
+        Raises:
+            UnknownNameError: as in :meth:`get`.
+        """
+        found = tuple(spec for spec in self.specs.values() if spec.name == name)
+        if not found:
+            for key in self.contested:
+                if key[1] == name:
+                    self._refuse_contested(key)
+            raise UnknownNameError(unknown("part", name, {spec.name for spec in self.specs.values()}))
+        return found
+
+    def _refuse_contested(self, key: Key) -> None:
+        if key in self.contested:
+            claims = " and ".join(self._claim(spec) for spec in self.contested[key])
+            raise UnknownNameError(
+                f"the name {key[1]!r} is claimed by {claims}, so it stands for none of them. Uninstall all but one, or "
+                f"name the plugins to load in {VARIABLE}"
+            )
+
+    def _claim(self, spec: PartSpec) -> str:
+        origin = next((plugin.origin for plugin in self.plugins if plugin.name == spec.provider), "")
+        return f"{spec.kind} of plugin {spec.provider!r}" + (f" ({origin})" if origin else "")
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -77,7 +120,7 @@ def register(specs: Iterable[PartSpec]) -> Registry:
     """
     table: dict[tuple[str, str], PartSpec] = {}
     for spec in specs:
-        key = (namespace(spec.kind), spec.name)
+        key = _key(spec)
         if key in table:
             other = table[key]
             raise RequestError(
@@ -88,51 +131,67 @@ def register(specs: Iterable[PartSpec]) -> Registry:
     return Registry(table)
 
 
-def collect(plugins: Iterable[EntryPoint] | None = None) -> Registry:
+def collect(plugins: Iterable[EntryPoint] | None = None, environ: Mapping[str, str] = os.environ) -> Registry:
     """Asks kvfw's own plugins and every installed one (entry-point group ``kvfw``) for their parts.
 
-    A plugin that cannot be imported or answers with something else becomes a line in ``problems``; all others work.
+    Never fails because of a plugin: what is wrong with one is written down in the registry, everything else works. A
+    built-in part keeps its name; a name that several plugins claim stands for none of them.
 
     Args:
         plugins: entry points to ask in place of the installed ones.
-
-    Raises:
-        RequestError: two plugins claim one name.
+        environ: where ``KVFW_PLUGINS`` is read from: names of the plugins to load, separated by commas; empty for
+            none. Unset, all are loaded.
     """
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(KvfwHooks)
-    problems: list[str] = []
-    for module in BUILTIN_PLUGINS:
-        manager.register(import_module(module), name=module)
-    if plugins is None:
-        plugins = entry_points(group=GROUP)
-    for entry in sorted(plugins, key=lambda entry: entry.name):
-        try:
-            plugin = entry.load()
-            manager.register(plugin, name=entry.name)
-        except Exception as error:  # whatever a stranger's module raises is reported by name, not swallowed
-            problems.append(f"plugin {entry.name!r} ({entry.value}) cannot be loaded: {error!r}")
-            continue
-        if not any(hook.has_spec() for hook in manager.get_hookcallers(plugin) or ()):
-            problems.append(f"plugin {entry.name!r} ({entry.value}) implements no hook of kvfw, such as kvfw_parts")
-    specs: list[PartSpec] = []
-    for implementation in manager.hook.kvfw_parts.get_hookimpls():
-        # Asked one by one, so that the provider is known and one broken plugin stops no other.
-        name = implementation.plugin_name
-        try:
-            announced = cast(Iterable[PartSpec], implementation.function())
-            specs.extend(with_provider(announced, "kvfw" if name in BUILTIN_PLUGINS else name))
-        except Exception as error:
-            problems.append(f"plugin {name!r} cannot list its parts: {error!r}")
-    return replace(register(specs), problems=tuple(problems))
+    own = own_plugin()
+    entries = entry_points(group=GROUP) if plugins is None else plugins
+    found, notes = load_plugins(own, entries, environ)
+    table = dict(register(own.specs).specs)
+    checked = [_without_taken(plugin, table) for plugin in found]
+    claims: dict[Key, list[PartSpec]] = {}
+    for spec in (spec for plugin in checked for spec in plugin.specs):
+        claims.setdefault(_key(spec), []).append(spec)
+    contested = {key: tuple(specs) for key, specs in claims.items() if len(specs) > 1}
+    table.update({key: specs[0] for key, specs in claims.items() if len(specs) == 1})
+    return Registry(table, contested, (own, *(_with_contests(plugin, contested) for plugin in checked)), notes)
 
 
 @cache
 def default_registry() -> Registry:
-    """The registry of this installation, collected once per process."""
-    return collect()
+    """The registry of this installation, collected once per process; what is wrong with plugins is logged then.
+
+    Without a logging configuration Python prints that to standard error, on the command line and in programs alike.
+    """
+    registry = collect()
+    for problem in registry.problems:
+        _log.warning("warning: %s", problem)
+    return registry
 
 
-def with_provider(specs: Iterable[PartSpec], provider: str) -> tuple[PartSpec, ...]:
-    """The same specs, marked with the plugin they came from."""
-    return tuple(replace(spec, provider=provider) for spec in specs)
+def _key(spec: PartSpec) -> Key:
+    return namespace(spec.kind), spec.name
+
+
+def _without_taken(plugin: Plugin, table: Mapping[Key, PartSpec]) -> Plugin:
+    """The plugin without parts whose names are built in or that it announced before."""
+    kept: dict[Key, PartSpec] = {}
+    problems = []
+    for spec in plugin.specs:
+        taken = table.get(_key(spec)) or kept.get(_key(spec))
+        if taken is None:
+            kept[_key(spec)] = spec
+        else:
+            whose = "kvfw's own" if _key(spec) in table else "also its own"
+            problems.append(f"{spec.kind} {spec.name!r} is left out: the {taken.kind} {taken.name!r} is {whose}")
+    return replace(plugin, specs=tuple(kept.values()), problems=(*plugin.problems, *problems))
+
+
+def _with_contests(plugin: Plugin, contested: Mapping[Key, tuple[PartSpec, ...]]) -> Plugin:
+    """The plugin with a problem for every name that another one claims, too."""
+    problems = []
+    for spec in plugin.specs:
+        others = [repr(other.provider) for other in contested.get(_key(spec), ()) if other.provider != plugin.name]
+        if others:
+            problems.append(
+                f"{spec.kind} {spec.name!r} cannot be used: plugin {' and '.join(others)} claims the name, too"
+            )
+    return replace(plugin, problems=(*plugin.problems, *problems))

@@ -106,10 +106,7 @@ def part_class(spec: PartSpec) -> type[Part]:
     Raises:
         RequestError: the module does not import, or holds no such part.
     """
-    try:
-        found = spec.load()
-    except (ImportError, AttributeError) as error:
-        raise RequestError(f"{spec.kind} {spec.name!r} of {spec.provider} cannot be imported: {error}") from error
+    found = spec.load()
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise RequestError(
             f"{spec.kind} {spec.name!r} of {spec.provider}: {spec.target} is not a subclass of kvfw.Part"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from pydantic import SkipValidation
+from pydantic import Field, SkipValidation
 from torch import Tensor
 
 from kvfw.core.interfaces import Merger, Scorer, Selector, Space
@@ -75,9 +75,11 @@ class Select(StageForm):
     prompt ends: of N slots after L tokens, slot i moves to position ``L - N + i``.
     """
 
-    scorer: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER)]
-    selector: Annotated[Selector, SkipValidation, PartOption(Kind.SELECTOR, "topk")]
-    positions: Literal["original", "cache"] = "original"
+    scorer: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER), Field(description="ranks the tokens")]
+    selector: Annotated[
+        Selector, SkipValidation, PartOption(Kind.SELECTOR, "topk"), Field(description="chooses by rank")
+    ]
+    positions: Literal["original", "cache"] = Field("original", description="rotate keys by prompt or cache position")
 
     @property
     def moves_positions(self) -> bool:
@@ -116,10 +118,12 @@ class Merge(StageForm):
 
     consumes_rest: ClassVar[bool] = True
 
-    merger: Annotated[Merger, SkipValidation, PartOption(Kind.MERGER)]
-    space: Annotated[Space, SkipValidation, PartOption(Kind.SPACE, "post")]
-    weight: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
-    bias: Literal["none", "log"] = "none"
+    merger: Annotated[Merger, SkipValidation, PartOption(Kind.MERGER), Field(description="turns many slots into few")]
+    space: Annotated[Space, SkipValidation, PartOption(Kind.SPACE, "post"), Field(description="where keys are merged")]
+    weight: Annotated[
+        Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv"), Field(description="its scores weight the merger")
+    ]
+    bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
 
     @property
     def moves_positions(self) -> bool:

@@ -16,11 +16,15 @@ class EWMeansPre(Method):
     is ``R(p) c``; values are averaged alike. Weights ``a`` come from the ``weight`` scorer.
 
     Source: the founding experiment's description; no public code or paper defines the method further, so this is a
-    reconstruction (initialisation, empty clusters and stopping are ours; see the merger ``ewmeans``).
+    reconstruction.
+
+    Deviations: none can be told; initial centres, empty clusters and stopping are ours, see the merger ``ewmeans``.
     """
 
     iters: int = Field(8, ge=1, le=1000, description="at most this many k-means assignments")
-    weight: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
+    weight: Annotated[
+        Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv"), Field(description="its scores weight the means")
+    ]
     bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")
 

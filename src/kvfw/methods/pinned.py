@@ -20,10 +20,14 @@ class Pinned(Part):
 
     Source: the founding experiment; there is no paper. It rewards what a needle test asks for, so its recall there
     says little about other tasks.
+
+    Deviations: none known. Rarity is looked up by token, so under ``kvfw.attach`` it needs ``tokenizer=``.
     """
 
     strength: float = Field(10.0, ge=0, description="how much a rare token's attention is raised")
-    attention: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv")]
+    attention: Annotated[
+        Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv"), Field(description="its scores are raised")
+    ]
 
     @property
     def needs(self) -> Needs:

@@ -8,7 +8,10 @@ from kvfw.core.options import Part
 
 
 class Position(Part):
-    """``score_j = p_j``: the later the token, the higher. With top-k this keeps the most recent tokens."""
+    """``score_j = p_j``: the later the token, the higher. With top-k this keeps the most recent tokens.
+
+    Source: no paper; the one positional score that ``streaming`` (with top-k) and ``uniform`` (with ``evenly``) share.
+    """
 
     @property
     def needs(self) -> Needs:

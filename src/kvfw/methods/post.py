@@ -9,7 +9,9 @@ class Post(Part):
     """Merging happens on the keys as cached, after RoPE.
 
     Averaging keys rotated to different positions mixes their phases: the high-frequency pairs of distant tokens
-    cancel. That is the point of comparison with ``pre``.
+    cancel. That is the point of comparison with ``pre``. Formula: ``k = k'``, both ways.
+
+    Source: the founding experiment.
     """
 
     def forward(self, state: KVState, rope: Rope | None) -> KVState:

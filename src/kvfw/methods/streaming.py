@@ -12,7 +12,7 @@ class Streaming(Method):
 
     Paper: Xiao et al. 2023, Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453.
 
-    Deviation: the paper rotates keys by their index in the cache; here they keep their original rotation, as in the
+    Deviations: the paper rotates keys by their index in the cache; here they keep their original rotation, as in the
     founding experiment. ``positions=cache`` gives the paper's relative distances: of N slots after L tokens, slot i
     is re-rotated to position L - N + i.
     """

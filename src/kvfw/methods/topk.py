@@ -8,7 +8,13 @@ from kvfw.core.options import Part
 
 
 class TopK(Part):
-    """Keeps the ``budget`` eligible tokens of highest score in every head; ties go to the lowest position."""
+    """Keeps the ``budget`` eligible tokens of highest score in every head; ties go to the lowest position.
+
+    ``kept = {j : #{i eligible : s_i > s_j, or s_i = s_j and i < j} < K}``, row by row and KV head by KV head.
+
+    Source: the rule of SnapKV, H2O and most eviction methods. The tie rule is kvfw's own: pooling with ``max`` makes
+    ties common, and without a rule the result depends on the sorting algorithm.
+    """
 
     def select(
         self,

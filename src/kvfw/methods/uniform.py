@@ -8,7 +8,9 @@ from kvfw.core.options import Method
 class Uniform(Method):
     """Keeps K of the middle's M tokens, evenly spaced: ranks ``floor(j (M - 1) / (K - 1))``.
 
-    Called "naive drop" in the founding experiment. It looks at nothing but positions.
+    For K = 1 the middle one, ``floor((M - 1) / 2)``. It looks at nothing but positions.
+
+    Source: the founding experiment, where it is called "naive drop".
     """
 
     recipe: ClassVar[str] = "select(scorer=position,selector=evenly)"

@@ -15,6 +15,8 @@ class HiddenCosine(MetricPart):
 
     Hidden states after the final norm at the inputs y1 ... y(T-1) of each own response over its own cache. Unrelated
     texts reach 0.82 to 0.95, because hidden states share a large common part; see ``hidden_cos_centred``.
+
+    Source: the founding experiment.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(name="hidden_cos", title="Hidden cos", digits=4, higher_is_better=True)
@@ -31,7 +33,10 @@ class HiddenCosine(MetricPart):
 class CentredHiddenCosine(MetricPart):
     """The same with the mean state of the run's full-cache responses subtracted from both.
 
-    What all responses share no longer counts, so that unrelated responses come out near 0.
+    ``cos(h - m, h_full - m)`` with ``m`` the mean of the run's ``h_full``. What all responses share no longer counts,
+    so that unrelated responses come out near 0. Needs two full-cache responses or more.
+
+    Source: kvfw's own addition to ``hidden_cos``.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(

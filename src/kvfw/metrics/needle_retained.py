@@ -11,6 +11,8 @@ class NeedleRetained(MetricPart):
 
     A token counts where a slot of mass 1 stands at its position. It tells keeping from using: a method may hold the
     whole needle and the model may still not find it.
+
+    Source: kvfw's own addition to the founding experiment.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(

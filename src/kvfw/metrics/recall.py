@@ -9,7 +9,10 @@ from kvfw.core.records import MetricInfo
 class Recall(MetricPart):
     """1 if the task calls the response right, else 0.
 
-    For the needle task: the code occurs, case-sensitively, in what the model itself wrote.
+    For the needle task: the code occurs, case-sensitively, in what the model itself wrote; a begun answer does not
+    count.
+
+    Source: Kamradt 2023, Needle In A Haystack.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(

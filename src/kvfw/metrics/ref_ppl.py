@@ -12,7 +12,9 @@ class RefPPL(MetricPart):
 
     ``exp(mean NLL of tokens 2 ... T)``, end token included. Token 1 comes from the prompt's uncompressed logits and
     says nothing about the compression. Unlike the perplexity of a method's own text it cannot be flattered by
-    repetitive output: every method is asked about the same text.
+    repetitive output: every method is asked about the same text. Question-agnostic: tokens 1 ... T.
+
+    Source: the founding experiment. Rows are compared on the mean NLL, and the perplexities averaged over trials.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(name="ref_ppl", title="Ref PPL", digits=3, higher_is_better=False)

@@ -12,6 +12,8 @@ class SelfPPL(MetricPart):
 
     It flatters degenerate text: a model that repeats itself is never surprised. Shown for that lesson; judge a method
     by ``ref_ppl``.
+
+    Source: the founding experiment.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(name="self_ppl", title="Self PPL", digits=3)

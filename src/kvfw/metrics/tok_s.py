@@ -11,6 +11,8 @@ class TokensPerSecond(MetricPart):
 
     Measured in the first trial of each length only. Wall-clock times of one machine at one moment: compare rows of
     one run, never rows of two.
+
+    Source: the founding experiment.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(name="tok_s", title="Tok/s", unit="1/s", digits=1, higher_is_better=True)

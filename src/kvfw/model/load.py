@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from kvfw.errors import KvfwError, OptionError, UnknownNameError, UnsupportedError
+from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.registry import Registry, default_registry
+from kvfw.errors import KvfwError, OptionError, RunError, UnknownNameError, UnsupportedError
 from kvfw.model.bars import without_bars
 from kvfw.model.embedded import EMBEDDED, embedded_folder, ensure_embedded
 from kvfw.model.fetch_hub import HubAnswer, HubQuestion, ask_hub, explain_hub_failure
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 
 DTypeName = Literal["auto", "float32", "float16", "bfloat16"]
-SourceKind = Literal["embedded", "folder", "hub"]
+SourceKind = Literal["embedded", "plugin", "folder", "hub"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -40,13 +42,16 @@ class ModelSource:
 
     Attributes:
         name: as the user gave it.
-        location: the folder, or the hub id. An embedded model's folder need not exist yet.
-        kind: ``embedded``, ``folder`` or ``hub``.
+        location: the folder, or the hub id. An embedded model's folder need not exist yet; a plugin's model has the
+            target that knows its folder.
+        kind: ``embedded``, ``plugin``, ``folder`` or ``hub``.
+        part: what the plugin announced.
     """
 
     name: str
     location: str
     kind: SourceKind
+    part: PartSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class LoadedModel:
     Attributes:
         model: the transformers model.
         tokenizer: its tokenizer; pads on the left, and has a padding token wherever the model has an end
-        token.
+            token.
         source: where both came from.
         config: the model's configuration.
     """
@@ -67,29 +72,41 @@ class LoadedModel:
     config: PreTrainedConfig
 
 
-def resolve_model(name: str) -> ModelSource:
+def resolve_model(name: str, registry: Registry | None = None) -> ModelSource:
     """Say what ``name`` means, without network and without reading the model.
 
-    In this order: an embedded model's name; a local folder (``~`` is expanded) with ``config.json`` and
-    safetensors weights; a hub id with its owner, ``owner/model``, whose existence is not checked here.
+    In this order: an embedded model's name; the name of a plugin's model; a local folder (``~`` is expanded) with
+    ``config.json`` and safetensors weights; a hub id with its owner, ``owner/model``, whose existence is not checked
+    here.
+
+    Args:
+        name: as the user gave it.
+        registry: where plugins' models are looked up; the installed ones by default.
 
     Raises:
-        UnknownNameError: it is none of these.
+        UnknownNameError: it is none of these, or two plugins claim the name.
         UnsupportedError: a folder with a configuration but without safetensors weights.
     """
     if name in EMBEDDED:
         return ModelSource(name, str(embedded_folder(EMBEDDED[name])), "embedded")
+    catalogue = registry if registry is not None else default_registry()
+    if catalogue.claimed(Kind.MODEL, name):
+        part = catalogue.get(Kind.MODEL, name)
+        return ModelSource(name, part.target, "plugin", part)
     folder = _as_folder(name)
     if folder is not None:
         return _folder_source(name, folder)
     if _HUB_ID.fullmatch(name):
         return ModelSource(name, name, "hub")
-    known = [model.name for model in EMBEDDED.values() if model.kind == "language"]
+    embedded = [model.name for model in EMBEDDED.values() if model.kind == "language"]
+    brought = [part.name for part in catalogue.of_kind(Kind.MODEL) if part.name not in EMBEDDED]
+    known = [*embedded, *brought]
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     guess = f"; did you mean {' or '.join(close)}?" if close else ""
+    plugins = f"as one of a plugin ({', '.join(brought)}), " if brought else ""
     raise UnknownNameError(
         f"no model {name!r}{guess}\n"
-        f"A model is given as an embedded one ({', '.join(known)}), as a folder with config.json and "
+        f"A model is given as an embedded one ({', '.join(embedded)}), {plugins}as a folder with config.json and "
         "safetensors weights, or as a hub id with its owner (owner/model)."
     )
 
@@ -254,10 +271,37 @@ def _place(source: str | ModelSource, ask: HubQuestion) -> _Place:
             if model.kind != "language":
                 raise UnsupportedError(f"{model.name!r} is a sentence encoder, not a causal language model")
             return _Place(resolved, str(ensure_embedded(model)), HubAnswer(reachable=False))
+        case "plugin":
+            return _Place(resolved, str(_plugin_folder(resolved)), HubAnswer(reachable=False))
         case "folder":
             return _Place(resolved, resolved.location, HubAnswer(reachable=False))
         case "hub":
             return _Place(resolved, resolved.location, ask(resolved.location))
+
+
+def _plugin_folder(source: ModelSource) -> Path:
+    """The folder a plugin's model lives in; its function may fetch or make it first.
+
+    Raises:
+        RequestError: the function cannot be imported.
+        RunError: it failed, or gave no folder of a model.
+    """
+    assert source.part is not None
+    who = f"model {source.name!r} of {source.part.provider}"
+    find = source.part.load()
+    if not callable(find):
+        raise UnsupportedError(f"{who}: {source.part.target} is no function that takes the name and returns the folder")
+    try:
+        folder = Path(find(source.name))
+    except KvfwError:
+        raise
+    except Exception as error:
+        raise RunError(f"{who} could not be had: {type(error).__name__}: {error}") from error
+    try:
+        _folder_source(str(folder), folder)
+    except KvfwError as error:
+        raise RunError(f"{who} is not usable: {error}") from error
+    return folder
 
 
 def _as_folder(name: str) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import kvfw
+from kvfw.core.plugins import OWN
 from kvfw.core.registry import Registry
 from kvfw.runner.config import PRESETS, EvalConfig
 
@@ -19,7 +20,7 @@ PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
 
 
 def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
-    """Given and defaulted settings apart, versions, revision, hardware, plugins and the time (UTC)."""
+    """Given and defaulted settings apart, versions, revision, hardware, plugins that brought parts, time (UTC)."""
     values = config.model_dump(mode="json")
     preset = PRESETS.get(config.preset or "", {})
     given = {name for name in config.model_fields_set if preset.get(name, ...) != getattr(config, name)}
@@ -29,7 +30,11 @@ def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "revision": git_revision(Path(kvfw.__file__).parent),
         "hardware": hardware(),
-        "plugins": sorted({spec.provider for spec in registry.specs.values()}),
+        "plugins": {
+            plugin.name: {"distribution": plugin.distribution, "version": plugin.version}
+            for plugin in registry.plugins
+            if plugin.specs
+        },
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -40,9 +45,29 @@ def changed_versions(first: Mapping[str, Any], resumed: Sequence[Mapping[str, An
         return ()
     before, now = first.get("versions", {}), resumed[-1].get("versions", {})
     lines = [f"{name} was {before[name]} and is now {now[name]}" for name in before if now.get(name) != before[name]]
+    lines += _changed_plugins(first.get("plugins"), resumed[-1].get("plugins"))
     if first.get("revision") != resumed[-1].get("revision"):
         lines.append(f"kvfw's revision was {first.get('revision')} and is now {resumed[-1].get('revision')}")
     return tuple(f"the run is resumed with other software: {line}" for line in lines)
+
+
+def _changed_plugins(before: object, now: object) -> list[str]:
+    """One line per plugin that came, went, or has another version; nothing where a session did not record them."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return []
+    names = [*before, *(name for name in now if name not in before)]
+    # kvfw's own version stands among the versions already.
+    return [
+        f"plugin {name} was {_origin(before.get(name))} and is now {_origin(now.get(name))}"
+        for name in names
+        if name != OWN and before.get(name) != now.get(name)
+    ]
+
+
+def _origin(plugin: object) -> str:
+    if not isinstance(plugin, Mapping):
+        return "not there"
+    return " ".join(str(plugin[key]) for key in ("distribution", "version") if plugin.get(key)) or "of unknown version"
 
 
 def hardware() -> dict[str, Any]:

@@ -118,7 +118,7 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
     compositions = [parse(text, registry) for text in config.compose if text.strip() != FULL]
     task = _task(config, registry)
     task.check_settings(config.contexts, config.depths, tuple(range(config.seeds)))
-    source = resolve_model(config.model)
+    source = resolve_model(config.model, registry)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
     if compositions:

@@ -5,22 +5,19 @@ The prompt is put together from token ids of pieces that are encoded apart::
     template head | haystack, part 1 | needle | haystack, part 2 | question, template tail | begun answer
 
 so its length and the spans in it are exact by construction. The needle replaces nothing: it stands between
-two words.
-
-Source: G. Kamradt, "Needle In A Haystack - pressure testing LLMs" (2023). Deviations: the needle holds a
-random code in place of a sentence about San Francisco, so that it cannot be guessed; recall is the code's
-occurrence in the response, not a model's grade; the answer is begun for the model unless switched off.
+two words. Source and deviations: see :class:`Niah`.
 """
 
-import hashlib
-import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import Field
+
 from kvfw.core.options import Part
+from kvfw.core.prompting import begun_ids, check_depth, check_grid, encoded, framed, stable_random
 from kvfw.core.task import Prompt, Tokenizer, Trial
 from kvfw.errors import PromptError
 from kvfw.tasks import haystack
@@ -30,10 +27,6 @@ CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_CHARS: Final = 7
 #: Least haystack a prompt must hold, in tokens: with less there is nothing to search in.
 MIN_HAYSTACK_TOKENS: Final = 64
-#: Some chat templates print today's date; a fixed one keeps prompts equal from day to day.
-DATE: Final = "1 January 2025"
-
-MARK: Final = "HAYSTACKSTANDSHERE"
 
 
 @dataclass(frozen=True)
@@ -96,13 +89,19 @@ class Ground:
 class Niah(Part):
     """Needle in a haystack: a code hidden in a long text must come back in the response.
 
-    Options:
-        haystack: UTF-8 text file to hide the needle in; None is the shipped *Moby-Dick*.
-        begin_answer: begin the answer for the model, up to the code.
+    A prompt is ``template | text, part 1 | needle | text, part 2 | question, template | begun answer``, exactly as many
+    tokens long as asked. The needle stands at ``depth`` percent of the text's tokens, moved to the start of a sentence
+    or a word nearby. Text and wording vary by length and seed, the code by trial: seven characters without I, O, 0, 1.
+
+    Source: Kamradt 2023, Needle In A Haystack - pressure testing LLMs.
+
+    Deviations: the needle holds a random code in place of a sentence about San Francisco, so that it cannot be guessed;
+    recall is the code's occurrence in the response, not a model's grade; the answer is begun for the model unless
+    switched off, because very small models do not start with the code by themselves.
     """
 
-    haystack: Path | None = None
-    begin_answer: bool = True
+    haystack: Path | None = Field(None, description="UTF-8 text to hide the needle in; none: the shipped Moby-Dick")
+    begin_answer: bool = Field(True, description="begin the answer for the model, up to the code")
 
     def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
         """Checks what needs no tokenizer.
@@ -110,10 +109,7 @@ class Niah(Part):
         Raises:
             PromptError: an empty list or a value given twice; a depth outside 0 to 100; a haystack that cannot be read.
         """
-        for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
-            check_distinct(what, values)
-        for depth in depths:
-            check_depth(depth)
+        check_grid(contexts, depths, seeds)
         haystack.read(self.haystack)
 
     def check(
@@ -164,7 +160,7 @@ class Niah(Part):
         """
         rng = stable_random("niah", context_tokens, seed)
         wording = rng.choice(WORDINGS)
-        head, tail = frame(tokenizer, wording.question)
+        head, tail = frame(tokenizer, wording)
         begun = self.begun_ids(tokenizer, tail, wording)
         needle_tokens = len(needle_ids(tokenizer, wording, draw_code(rng)))
         hay_tokens = context_tokens - len(head) - needle_tokens - len(tail) - len(begun)
@@ -180,17 +176,14 @@ class Niah(Part):
         return Ground(head, hay, tail, begun, wording, needle_tokens)
 
     def begun_ids(self, tokenizer: Tokenizer, tail: tuple[int, ...], wording: Wording) -> tuple[int, ...]:
-        """Ids of the begun answer, after a space unless the tail ends in white space or a special token."""
-        if not self.begin_answer:
-            return ()
-        fresh_line = tail[-1] in tokenizer.all_special_ids or haystack.decode(tokenizer, list(tail))[-1:].isspace()
-        return encoded(tokenizer, wording.begun if fresh_line else f" {wording.begun}")
+        """Ids of the begun answer; none when it is off."""
+        return begun_ids(tokenizer, tail, wording.begun if self.begin_answer else "")
 
     def least_tokens(self, tokenizer: Tokenizer) -> int:
         """The shortest context that has room whatever the wording and the code, in tokens."""
 
         def taken(wording: Wording) -> int:
-            head, tail = frame(tokenizer, wording.question)
+            head, tail = frame(tokenizer, wording)
             # A character of the code takes one token at most; the sentence may split once more on each side.
             needle = len(needle_ids(tokenizer, wording, "")) + CODE_CHARS + 2
             return len(head) + len(tail) + len(self.begun_ids(tokenizer, tail, wording)) + needle
@@ -215,12 +208,6 @@ class Niah(Part):
         )
         verify(tokenizer, prompt, trial, ground.wording.needle.format(code=code))
         return prompt
-
-
-def stable_random(*key: object) -> random.Random:
-    """A generator seeded by its key alone: equal in every process, unlike one seeded by ``hash``."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
-    return random.Random(int.from_bytes(digest))
 
 
 def draw_code(rng: random.Random) -> str:
@@ -248,68 +235,14 @@ def fitting_code(tokenizer: Tokenizer, ground: Ground, rng: random.Random) -> tu
     )
 
 
-def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Ids of ``text`` and nothing around it: the template has its special tokens already."""
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-
 def needle_ids(tokenizer: Tokenizer, wording: Wording, code: str) -> tuple[int, ...]:
     """Ids of the needle sentence with the space that parts it from the text before."""
     return encoded(tokenizer, " " + wording.needle.format(code=code))
 
 
-def frame(tokenizer: Tokenizer, question: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids before and after the haystack, by the model's own chat template, or plain where it has none.
-
-    Raises:
-        PromptError: the chat template does not print the user's message exactly once.
-    """
-    message = f"{HEAD}{MARK}{TAIL.format(question=question)}"
-    if not tokenizer.chat_template:
-        head, _, tail = message.partition(MARK)
-        return (*opening_ids(tokenizer), *encoded(tokenizer, head)), encoded(tokenizer, f"{tail}\nAnswer:")
-    rendered: str = tokenizer.apply_chat_template(
-        [{"role": "user", "content": message}], add_generation_prompt=True, tokenize=False, date_string=DATE
-    )
-    parts = rendered.split(MARK)
-    if len(parts) != 2:
-        raise PromptError(
-            f"the tokenizer's chat template prints the user's message {len(parts) - 1} times; a prompt "
-            f"needs it once. Use a tokenizer whose template prints it once, or one without a template."
-        )
-    return encoded(tokenizer, parts[0]), encoded(tokenizer, parts[1])
-
-
-def opening_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The special tokens that the tokenizer itself puts before a text, such as one for its beginning."""
-    special = set(tokenizer.all_special_ids)
-    ids = tokenizer.encode("a", add_special_tokens=True)
-    count = next((index for index, token in enumerate(ids) if token not in special), 0)
-    return tuple(ids[:count])
-
-
-def check_distinct(what: str, values: Iterable[float]) -> None:
-    """Raises:
-    PromptError: there is no value, or one stands there twice.
-    """
-    seen: list[float] = []
-    for value in values:
-        if value in seen:
-            raise PromptError(f"{what}: {value:g} is given twice; the same trial would count twice. Leave one out.")
-        seen.append(value)
-    if not seen:
-        raise PromptError(f"{what}: none given. Give at least one.")
-
-
-def check_depth(depth_percent: float) -> None:
-    """Raises:
-    PromptError: the depth is not a number from 0 to 100.
-    """
-    if not (math.isfinite(depth_percent) and 0 <= depth_percent <= 100):
-        raise PromptError(
-            f"a depth of {depth_percent:g} percent lies outside the text: depths go from 0 (its start) "
-            f"to 100 (its end)."
-        )
+def frame(tokenizer: Tokenizer, wording: Wording) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids before and after the haystack."""
+    return framed(tokenizer, HEAD, TAIL.format(question=wording.question))
 
 
 def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], text: str, source: str) -> None:

@@ -1,0 +1,148 @@
+"""The kvpress side. Runs in kvpress's virtual environment; see compare.py.
+
+Used as its documentation says: a press is a context manager around the prefill, and later tokens are given their
+positions by hand, because the length of a pressed cache says nothing about them.
+"""
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+import kvpress  # type: ignore[import-not-found, unused-ignore]  # absent where the project is type-checked
+import torch
+from cases import ALL, MATCHED, Case, removed_fraction
+from resident import peak_bytes
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from wire import Answer, Request, serve
+
+
+def pressed(case: Case, tokens: int, slots: int) -> Any:
+    """The press of a case that keeps exactly so many slots."""
+    return getattr(kvpress, case.press)(compression_ratio=removed_fraction(tokens, slots), **case.options)
+
+
+def hold_clock(press: Any) -> list[float]:
+    """Seconds of every call of the press's hook, which compresses a layer; the list fills as they happen."""
+    spent: list[float] = []
+    hook = press.forward_hook
+
+    def timed(*arguments: Any) -> Any:
+        started = time.perf_counter()
+        output = hook(*arguments)
+        spent.append(time.perf_counter() - started)
+        return output
+
+    press.forward_hook = timed
+    return spent
+
+
+def watch_kept(press: Any) -> list[list[list[int]]]:
+    """Positions that a press keeps, by layer and head: a press does not say, so stored keys are looked up."""
+    kept: list[list[list[int]]] = []
+    compress = press.compress
+
+    def watched(module: Any, hidden: Any, keys: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        few_keys, few_values = compress(module, hidden, keys, *rest)
+        layer = []
+        for all_rows, rows in zip(keys[0].numpy(), few_keys[0].numpy(), strict=True):
+            place = {row.tobytes(): at for at, row in enumerate(all_rows)}
+            assert len(place) == len(all_rows), "two tokens have the same key; positions cannot be told apart"
+            layer.append(sorted(place[row.tobytes()] for row in rows))
+        kept.append(layer)
+        return few_keys, few_values
+
+    press.compress = watched
+    return kept
+
+
+class Side:
+    """Holds the model; every method answers one kind of request."""
+
+    def load(self, request: Request) -> Answer:
+        """Loads the model from the folder that kvfw named."""
+        torch.set_num_threads(request["threads"])
+        self.model = AutoModelForCausalLM.from_pretrained(
+            request["folder"], dtype=torch.float32, attn_implementation="sdpa"
+        ).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(request["folder"])
+        self.ends = {self.model.generation_config.eos_token_id}
+        return {"versions": {name: version(name) for name in ("kvpress", "transformers", "torch")}}
+
+    def _prefill(self, ids: list[int], press: Any, attention: str) -> tuple[Any, torch.Tensor, float]:
+        self.model.set_attn_implementation(attention)
+        cache, tokens = DynamicCache(), torch.tensor([ids])
+        started = time.perf_counter()
+        if press is None:
+            output = self.model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
+        else:
+            with press(self.model):
+                output = self.model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
+        seconds = time.perf_counter() - started
+        self.model.set_attn_implementation("sdpa")
+        return cache, output.logits[0, -1], seconds
+
+    def _decode(self, cache: Any, logits: torch.Tensor, length: int, new_tokens: int) -> list[int]:
+        tokens = [int(logits.argmax())]
+        while len(tokens) < new_tokens and tokens[-1] not in self.ends:
+            position = torch.tensor([[length + len(tokens) - 1]])
+            fed = torch.tensor([tokens[-1:]])
+            output = self.model(input_ids=fed, past_key_values=cache, position_ids=position)
+            tokens.append(int(output.logits[0, -1].argmax()))
+        return tokens
+
+    def plain(self, request: Request) -> Answer:
+        """A prefill without a press."""
+        _, logits, seconds = self._prefill(request["ids"], None, request["attention"])
+        best = logits.topk(5)
+        return {"prefill_s": seconds, "best": best.indices.tolist(), "logits": best.values.tolist()}
+
+    def one(self, request: Request) -> Answer:
+        """Prefill under a press, what is held after it, and greedy tokens. ``look``: also which tokens were kept."""
+        ids, case = request["ids"], ALL[request["case"]]
+        press = pressed(case, len(ids), request["slots"])
+        kept = watch_kept(press) if request["look"] else []
+        spent = hold_clock(press)
+        cache, logits, prefill_s = self._prefill(ids, press, case.attention)
+        held = {x.untyped_storage().data_ptr(): x for layer in cache.layers for x in (layer.keys, layer.values)}
+        kv_bytes = sum(x.untyped_storage().nbytes() for x in held.values())
+        del held
+        started = time.perf_counter()
+        tokens = self._decode(cache, logits, len(ids), request["new_tokens"])
+        return {
+            "prefill_s": prefill_s,
+            "inside_s": sum(spent),
+            "decode_s": time.perf_counter() - started,
+            "kv_bytes": kv_bytes,
+            "overhead_bytes": 0,
+            "kept": kept,
+            "tokens": tokens,
+            "text": str(self.tokenizer.decode(tokens, skip_special_tokens=True)),
+        }
+
+    def whole(self, request: Request) -> Answer:
+        """All rows, one after the other: a press acts while the prompt is read, so every row reads it again."""
+        started, written, prefilling = time.perf_counter(), 0, 0.0
+        for name in request["cases"]:
+            for slots in request["slots"]:
+                ids, case = request["ids"], MATCHED[name]
+                cache, logits, seconds = self._prefill(ids, pressed(case, len(ids), slots), case.attention)
+                prefilling += seconds
+                written += len(self._decode(cache, logits, len(ids), request["new_tokens"]))
+        return {"seconds": time.perf_counter() - started, "prefill_s": prefilling, "new_tokens": written}
+
+    def peak(self, request: Request) -> Answer:
+        """Most memory of one prefill above what was held before, after a short one to warm up."""
+        case = None if request["case"] is None else MATCHED[request["case"]]
+
+        def work(ids: list[int]) -> object:
+            press = None if case is None else pressed(case, len(ids), min(request["slots"], len(ids) // 2))
+            return self._prefill(ids, press, "sdpa" if case is None else case.attention)
+
+        work(request["ids"][:256])
+        return {"peak_bytes": peak_bytes(lambda: work(request["ids"]))}
+
+
+if __name__ == "__main__":
+    side = Side()
+    with torch.inference_mode():
+        serve(lambda request: getattr(side, request["do"])(request))

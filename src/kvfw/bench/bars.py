@@ -1,0 +1,58 @@
+"""What kvfw promises of its speed and memory, and whether a measurement keeps it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One promise beside one measurement.
+
+    Attributes:
+        what: what was measured.
+        limit: the most it may be.
+        measured: what it was; None where it could not be measured here.
+        unit: of both; ``""`` for a fraction.
+    """
+
+    what: str
+    limit: float
+    measured: float | None
+    unit: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the promise is kept; None where nothing was measured."""
+        return None if self.measured is None else self.measured <= self.limit
+
+
+#: Compositions whose compression is promised to cost at most a fraction of the prompt's prefill at 3072 tokens.
+COMPRESSION_BARS = {
+    "snapkv": 0.03,
+    "snapkv:0.8+ewmeans_pre:0.2": 0.10,
+    "ewmeans_pre": 0.40,
+    "ewmeans_pre(block=256)": 0.10,
+    "h2o": 0.40,
+}
+BAR_TOKENS = 3072
+WHOLE_BAR = 0.25
+#: What one evaluation of the whole bar compares: sixteen compositions.
+SIXTEEN = (
+    "uniform",
+    "streaming",
+    "streaming(positions=cache)",
+    "h2o",
+    "h2o(norm=none)",
+    "h2o(local=32)",
+    "snapkv",
+    "snapkv(window=32)",
+    "snapkv(window=64,kernel=5,pool=max)",
+    "pinned",
+    "ewmeans_post(block=256)",
+    "ewmeans_pre(block=256)",
+    "pinned:0.65+ewmeans_post:0.35",
+    "snapkv:0.8+ewmeans_pre:0.2",
+    "h2o:0.8+ewmeans_pre:0.2",
+    "snapkv:0.5+streaming:0.5",
+)
+H2O_BYTES = 64 * 2**20
+HELP_S, LIST_S, LOAD_S = 0.5, 0.5, 3.0

@@ -1,0 +1,109 @@
+"""What compressing a prompt costs beside prefilling it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from kvfw.bench.clock import median_ratio, seconds_of
+from kvfw.core.compressor import Compressor
+from kvfw.core.observation import Needs
+from kvfw.model.prefill import Prefill, prefill
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of one composition on one prompt.
+
+    Attributes:
+        compose: the composition.
+        tokens: length of the prompt.
+        prefill_s: median time of a prefill that observes nothing.
+        observe_s: median time the prefill takes longer for what the scorers asked for. Only column sums cost anything
+            measurable; for compositions without them it is 0.
+        compress_s: median time of compressing all layers.
+        fraction: median over rounds of (observing + compressing) / prefill of the same round.
+    """
+
+    compose: str
+    tokens: int
+    prefill_s: float
+    observe_s: float
+    compress_s: float
+    fraction: float
+
+
+@torch.inference_mode()
+def costs(
+    model: Any, vocabulary: Any, ids: Sequence[int], compressors: Sequence[Compressor], repeats: int
+) -> tuple[Cost, ...]:
+    """Costs of compositions on one prompt; every round prefills once and compresses for each composition.
+
+    Args:
+        model: the model.
+        vocabulary: its tokenizer, for lexical features; may be None where none are needed.
+        ids: the prompt.
+        compressors: what to measure.
+        repeats: rounds; one more is run first and not counted.
+    """
+    sinks, recent = compressors[0].sinks, compressors[0].recent
+    device = model.device
+    plain: list[float] = []
+    observing: dict[frozenset[int], list[float]] = {}
+    compressing: dict[str, list[float]] = {str(by.composition): [] for by in compressors}
+
+    def filled(needs: Needs) -> tuple[float, Prefill]:
+        found: list[Prefill] = []
+        seconds = seconds_of(
+            lambda: found.append(
+                prefill(model, ids, needs, sinks=sinks, recent=recent, vocabulary=vocabulary if needs.lexical else None)
+            ),
+            device,
+        )
+        return seconds, found[0]
+
+    light = Needs()
+    for by in compressors:
+        light = light | replace(by.needs, column_sums=frozenset())
+    for turn in range(repeats + 1):
+        seconds, _ = filled(Needs())
+        rounds = [seconds]
+        _, shared = filled(light)
+        snapshots = {frozenset[int](): shared}
+        for sums in {by.needs.column_sums for by in compressors} - {frozenset()}:
+            with_sums, snapshots[sums] = filled(light | Needs(column_sums=sums))
+            without, _ = filled(light)
+            rounds.append(without)
+            if turn:
+                observing.setdefault(sums, []).append(with_sums - without)
+        if turn:
+            plain.append(median(rounds))
+        for by in compressors:
+            # A copy of the snapshot remembers no scores, so each composition pays for its own.
+            fresh = replace(snapshots[by.needs.column_sums])
+            seconds = seconds_of(lambda fresh=fresh, by=by: fresh.compressed_states(by), device)  # type: ignore[misc]
+            if turn:
+                compressing[str(by.composition)].append(seconds)
+    return tuple(_cost(by, len(ids), plain, observing, compressing) for by in compressors)
+
+
+def _cost(
+    by: Compressor,
+    tokens: int,
+    plain: list[float],
+    observing: dict[frozenset[int], list[float]],
+    compressing: dict[str, list[float]],
+) -> Cost:
+    compress = compressing[str(by.composition)]
+    observe = observing.get(by.needs.column_sums, [0.0] * len(plain))
+    both = [first + second for first, second in zip(observe, compress, strict=True)]
+    return Cost(
+        compose=str(by.composition),
+        tokens=tokens,
+        prefill_s=median(plain),
+        observe_s=median(observe),
+        compress_s=median(compress),
+        fraction=median_ratio(both, plain),
+    )

@@ -1,0 +1,58 @@
+"""Decode speed against the number of slots kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from kvfw.core.budget import Amount
+from kvfw.core.compressor import compressor
+from kvfw.core.observation import Needs
+from kvfw.core.registry import Registry
+from kvfw.core.spec import parse
+from kvfw.model.decode import tokens_per_second
+from kvfw.model.prefill import prefill
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Decode speed at batch 1, and the memory that the cache holds.
+
+    Attributes:
+        slots: per KV head.
+        kv_bytes: keys and values, all layers.
+        tokens_per_s: median over repeats, 16 steps each after 2 warm-up steps.
+        relative: to the full cache of the same run.
+    """
+
+    slots: int
+    kv_bytes: int
+    tokens_per_s: float
+    relative: float
+
+
+def speeds(
+    model: Any, ids: Sequence[int], slots: Sequence[int], repeats: int, *, sinks: int, recent: int, registry: Registry
+) -> tuple[Speed, ...]:
+    """Speed over the full cache and over caches of the given numbers of slots (``streaming``: how they were chosen is
+    of no account)."""
+    filled = prefill(model, ids, Needs(), sinks=sinks, recent=recent)
+    composition = parse("streaming", registry)
+    states = {len(ids): filled.full_states()}
+    for count in slots:
+        by = compressor(composition, Amount.parse("slots", str(count)), sinks=sinks, recent=recent, registry=registry)
+        states[count] = filled.compressed_states(by)
+    measured: dict[int, list[float]] = {count: [] for count in states}
+    for _ in range(repeats):
+        for count, held in states.items():
+            measured[count].append(tokens_per_second(model, filled.cache_of(held), filled.logits))
+    full = median(measured[len(ids)])
+    return tuple(
+        Speed(
+            slots=count,
+            kv_bytes=filled.cache_of(held).report().kv_bytes,
+            tokens_per_s=median(measured[count]),
+            relative=median(measured[count]) / full,
+        )
+        for count, held in states.items()
+    )

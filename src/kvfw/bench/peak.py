@@ -1,0 +1,108 @@
+"""Measures one prefill in a process of its own, so that what else was ever allocated does not count.
+
+Run as ``python -m kvfw.bench.peak``; reads and prints JSON. The peak is that of the whole process above what it held
+before the prefill: the largest resident set on a CPU, allocated bytes on CUDA.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+from kvfw.errors import RunError
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Memory of one prefill.
+
+    Attributes:
+        peak_bytes: most memory the process held during the prefill, above what it held before.
+        kv_bytes: keys and values held in the end, as the cache reports them.
+        expected_kv_bytes: slots x bytes per slot.
+        layer_bytes: keys and values of one layer of the full cache.
+    """
+
+    peak_bytes: int
+    kv_bytes: int
+    expected_kv_bytes: int
+    layer_bytes: int
+
+
+def peak_of(model: str, device: str, ids: list[int], compose: str | None, ratio: int, chunk: int | None) -> Peak:
+    """The memory of one prefill under ``attach``; ``compose=None``: the plain model's own full cache.
+
+    Raises:
+        RunError: the process failed; with what it said.
+    """
+    request = {"model": model, "device": device, "ids": ids, "compose": compose, "ratio": ratio, "chunk": chunk}
+    done = subprocess.run(
+        [sys.executable, "-m", "kvfw.bench.peak"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RunError(f"measuring memory failed: {done.stderr.strip().splitlines()[-1:]}")
+    return Peak(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _child() -> None:
+    import torch
+
+    from kvfw.bench.resident import Resident
+    from kvfw.core.budget import amount
+    from kvfw.core.compressor import compressor
+    from kvfw.core.spec import parse
+    from kvfw.model.load import load_model
+    from kvfw.model.session import Plan, Session, new_cache
+
+    request = json.load(sys.stdin)
+    loaded = load_model(request["model"], device=request["device"])
+    model, ids = loaded.model, torch.tensor([request["ids"]], device=loaded.model.device)
+    by = None
+    if request["compose"] is not None:
+        by = compressor(parse(request["compose"]), amount(ratio=request["ratio"]), sinks=4, recent=84)
+    chunk = request["chunk"] or ids.shape[1]
+
+    def run(tokens: "torch.Tensor") -> "Session":
+        from kvfw.core.observation import Needs
+
+        plan = Plan(
+            needs=by.needs if by is not None else Needs(),
+            sinks=4,
+            recent=84,
+            compressor=by,
+            prompt_tokens=tokens.shape[1],
+            vocabulary=loaded.tokenizer,
+        )
+        session = Session(model, new_cache(model), plan)
+        with torch.inference_mode(), session.running():
+            for part in torch.split(tokens, chunk, dim=1):
+                model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1)
+        return session
+
+    # A short prompt first: libraries allocate once what they keep for good.
+    run(ids[:, :200])
+    with Resident(model.device) as held:
+        session = run(ids)
+    states = {i: session.cache.state(i) for i, _ in enumerate(session.cache.layers)}
+    one = next(iter(states.values()))
+    per_slot = (one.keys.shape[-1] + one.values.shape[-1]) * one.keys.element_size()
+    print(
+        json.dumps(
+            asdict(
+                Peak(
+                    peak_bytes=held.peak_bytes,
+                    kv_bytes=session.cache.report().kv_bytes,
+                    expected_kv_bytes=sum(int(state.valid.sum()) for state in states.values()) * per_slot,
+                    layer_bytes=ids.shape[1] * one.keys.shape[1] * per_slot,
+                )
+            )
+        )
+    )
+
+
+if __name__ == "__main__":
+    _child()

@@ -1,0 +1,56 @@
+"""How compression grows with the prompt, on a small random model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvfw.bench.compression import Cost, costs
+from kvfw.core.compressor import Compressor
+from kvfw.model.random_llama import random_llama
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the time grows with the prompt: the exponent of a power law.
+
+    Attributes:
+        compose: the composition, or ``prefill``.
+        exponent: slope of log time over log tokens, by least squares over the longer half of the lengths;
+            None where there are too few.
+    """
+
+    compose: str
+    exponent: float | None
+
+
+def scaling(compressors: Sequence[Compressor], contexts: Sequence[int], repeats: int) -> tuple[Cost, ...]:
+    """Costs on random prompts of every length, on a random Llama of two layers on the CPU."""
+    model: Any = random_llama(layers=2, heads=4, kv_heads=2, head_dim=32)
+    found: list[Cost] = []
+    for tokens in contexts:
+        generator = torch.Generator().manual_seed(tokens)
+        ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator).tolist()
+        found.extend(costs(model, None, ids, compressors, repeats))
+    return tuple(found)
+
+
+def growths(found: Sequence[Cost]) -> tuple[Growth, ...]:
+    """Fitted exponents of prefill and of every composition."""
+    names = dict.fromkeys(cost.compose for cost in found)
+    first = next(iter(names))
+    curves = {"prefill": [(cost.tokens, cost.prefill_s) for cost in found if cost.compose == first]}
+    for name in names:
+        curves[name] = [(cost.tokens, cost.compress_s + cost.observe_s) for cost in found if cost.compose == name]
+    return tuple(Growth(name, _exponent(curve)) for name, curve in curves.items())
+
+
+def _exponent(curve: list[tuple[int, float]]) -> float | None:
+    """Slope over the longer half, where fixed costs no longer matter; None for fewer than two usable lengths."""
+    longer = [(tokens, seconds) for tokens, seconds in curve[len(curve) // 2 :] if seconds > 0]
+    if len(longer) < 2:
+        return None
+    x, y = np.log([tokens for tokens, _ in longer]), np.log([seconds for _, seconds in longer])
+    return float(np.polynomial.polynomial.polyfit(x, y, 1)[1])

@@ -1,0 +1,82 @@
+"""A whole evaluation of many compositions on one prompt, beside prefilling it once per composition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from kvfw.bench.clock import median_ratio, seconds_of
+from kvfw.core.observation import Needs
+from kvfw.core.registry import Registry
+from kvfw.model.load import LoadedModel
+from kvfw.model.prefill import prefill
+from kvfw.model.sentence import SentenceEncoder
+from kvfw.runner.answers import Tools
+from kvfw.runner.config import EvalConfig
+from kvfw.runner.prepare import prepare
+from kvfw.runner.trial import fill, run_prompt
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Time of an evaluation: prefill, compression, decoding and all metrics of all rows, files left out.
+
+    Attributes:
+        compositions: how many.
+        tokens: length of the prompt.
+        new_tokens: most tokens of a response.
+        evaluation_s, prefill_s: medians over repeats; the prefill observes nothing.
+        fraction: median of evaluation / (compositions x prefill).
+    """
+
+    compositions: int
+    tokens: int
+    new_tokens: int
+    evaluation_s: float
+    prefill_s: float
+    fraction: float
+
+
+def whole(
+    loaded: LoadedModel,
+    model: str,
+    compose: Sequence[str],
+    tokens: int,
+    new_tokens: int,
+    repeats: int,
+    registry: Registry,
+) -> Whole:
+    """Evaluates the compositions on one prompt of the default task. Speed is not measured, being batch 1 by design."""
+    config = EvalConfig.of(
+        {
+            "compose": tuple(compose),
+            "contexts": (tokens,),
+            "depths": (50.0,),
+            "model": model,
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+            "device": str(loaded.model.device),
+            "max_new_tokens": new_tokens,
+        }
+    )
+    plan = prepare(config, registry)
+    (planned,) = plan.prompts
+    tools = Tools(loaded, SentenceEncoder())
+    tools.encoder.similarity("load", "it")
+    evaluated, prefilled = [], []
+    for turn in range(repeats + 1):
+        alone = seconds_of(
+            lambda: prefill(loaded.model, planned.compressed_ids, Needs(), sinks=4, recent=84), loaded.model.device
+        )
+        seconds = seconds_of(
+            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), plan.rows, tools)), loaded.model.device
+        )
+        if turn or repeats == 0:
+            prefilled.append(alone * len(compose))
+            evaluated.append(seconds)
+    return Whole(
+        compositions=len(compose),
+        tokens=tokens,
+        new_tokens=new_tokens,
+        evaluation_s=median(evaluated),
+        prefill_s=median(prefilled) / len(compose),
+        fraction=median_ratio(evaluated, prefilled),
+    )

@@ -1,0 +1,28 @@
+"""``kvfw verify``."""
+
+import json
+
+import click
+
+from kvfw.core.parts import Kind
+
+
+@click.command("verify")
+@click.argument("name")
+@click.option("--kind", type=click.Choice([kind.value for kind in Kind]), help="Only the part of this kind.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(name: str, kind: str | None, as_json: bool) -> int:
+    """Check that a part keeps its contract: NAME, or "NAME(option=value)".
+
+    Prints one line per property. Exit code 0: all hold; 1: one does not; 2: there is no such part.
+    """
+    from kvfw.core.registry import default_registry
+    from kvfw.verify.lookup import named
+
+    wanted, registry = None if kind is None else Kind(kind), default_registry()
+    named(name, wanted, registry)  # a wrong name is answered before torch is imported
+    from kvfw.verify.parts import verify_part
+
+    report = verify_part(name, kind=wanted, registry=registry)
+    click.echo(json.dumps(report.data(), indent=2, ensure_ascii=False) if as_json else str(report))
+    return 0 if report.passed else 1

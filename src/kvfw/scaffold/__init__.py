@@ -1,0 +1,1 @@
+"""Writes new plugin packages: ``kvfw new``. Imports no torch."""

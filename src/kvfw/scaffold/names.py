@@ -1,0 +1,72 @@
+"""Whether a plugin may be called so."""
+
+import keyword
+import re
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+from kvfw.core.hookspecs import GROUP
+from kvfw.core.parts import BASELINE
+from kvfw.core.registry import Registry
+from kvfw.errors import RequestError
+
+#: What compositions, modules and distributions all accept.
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+MAX_CHARS = 40
+#: Words that mean something else where a part's name may stand: the baseline's row, values of options, kvfw itself.
+RESERVED = frozenset({BASELINE, "none", "true", "false", "kvfw"})
+
+
+def check_name(name: str) -> None:
+    """Refuses what is no name.
+
+    Raises:
+        RequestError: it is not lower-case letters, digits and single underscores, too long, or a reserved word.
+    """
+    if not _NAME.fullmatch(name):
+        better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789")[:MAX_CHARS].rstrip("_")
+        way_out = f"; for example {better}" if _NAME.fullmatch(better) else ""
+        raise RequestError(
+            f"{name!r} is no name for a part: use lower-case letters, digits and single underscores between them, "
+            f"starting with a letter{way_out}"
+        )
+    if len(name) > MAX_CHARS:
+        raise RequestError(f"{name!r} has {len(name)} characters; a part's name has at most {MAX_CHARS}")
+    if keyword.iskeyword(name) or name in RESERVED:
+        meaning = "a word of Python" if keyword.iskeyword(name) else "a word with a meaning of its own in kvfw"
+        raise RequestError(f"{name!r} is {meaning}; choose another, such as {name}_part")
+
+
+def check_free(name: str, registry: Registry) -> None:
+    """Refuses a name that something installed has already.
+
+    Raises:
+        RequestError: a part of any kind, a plugin or a Python package has it; the message says which.
+    """
+    for spec in registry.specs.values():
+        # Of any kind: `kvfw show` and `kvfw verify` take a name alone.
+        if spec.name == name:
+            raise RequestError(f"the name {name!r} is taken by a {spec.kind} of {spec.provider}; choose another")
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            raise RequestError(f"the name {name!r} is taken by an installed plugin ({entry.value}); choose another")
+    if find_spec(package_name(name)) is not None:
+        raise RequestError(
+            f"a Python package {package_name(name)} is installed already; choose another name, or uninstall it"
+        )
+
+
+def package_name(name: str) -> str:
+    """The plugin's Python package."""
+    return f"kvfw_{name}"
+
+
+def class_name(name: str, kind: str) -> str:
+    """The part's class: ``key_norm`` and ``scorer`` give ``KeyNormScorer``.
+
+    With the kind in it, no name can hide something that the generated file imports.
+    """
+    words = [word.capitalize() for word in name.split("_")]
+    if len(words) == 1 or words[-1] != kind.capitalize():
+        words.append(kind.capitalize())
+    return "".join(words)

@@ -1,0 +1,23 @@
+"""Version ranges of what a plugin depends on: kvfw's own, so that they are said in one place."""
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import requires, version
+
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<range>[^;]*)")
+
+
+def ranges(names: Iterable[str]) -> list[str]:
+    """Requirements such as ``"torch>=2.13"``, as the installed kvfw declares them; sorted."""
+    declared = {}
+    for line in requires("kvfw") or ():
+        found = _REQUIREMENT.match(line)
+        if found is not None:
+            declared[found["name"].lower()] = found["range"].strip()
+    return sorted(f"{name}{declared.get(name.lower(), '')}" for name in names)
+
+
+def own_range(installed: str | None = None) -> str:
+    """The versions of kvfw that promise the same interfaces: ``0.1.x`` before 1.0, then ``1.x``."""
+    major, minor = (int(part) for part in (installed or version("kvfw")).split(".")[:2])
+    return f"kvfw>={major}.{minor},<{major}.{minor + 1}" if major == 0 else f"kvfw>={major}.{minor},<{major + 1}"

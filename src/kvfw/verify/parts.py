@@ -1,0 +1,39 @@
+"""``verify_part``: the suite on everything that answers to a name."""
+
+from collections.abc import Collection
+
+from kvfw.core.parts import Kind
+from kvfw.core.registry import Registry, default_registry
+from kvfw.verify.lookup import named
+from kvfw.verify.report import VerifyReport
+from kvfw.verify.suite import verify_spec
+
+
+def verify_part(
+    text: str,
+    *,
+    kind: Kind | None = None,
+    registry: Registry | None = None,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> VerifyReport:
+    """Checks everything that must hold of a part, without fetching a model.
+
+    ::
+
+        report = kvfw.verify_part("snapkv(window=32)")
+        assert report.passed, str(report)
+
+    Args:
+        text: a part's name, with options where they matter.
+        kind: only parts of this kind; a name may stand for parts of several.
+        registry: where names are looked up; the installed parts by default.
+        only, without: ids of properties to check alone, or to leave out.
+
+    Raises:
+        SpecError: the text is no part, or has a wrong option.
+        UnknownNameError: no part has the name.
+    """
+    found = registry if registry is not None else default_registry()
+    specs = named(text, kind, found)
+    return VerifyReport(tuple(verify_spec(spec, text, found, only=only, without=without) for spec in specs))

@@ -1,0 +1,166 @@
+"""The engine: every property that is about a part's kind, checked one after the other."""
+
+import inspect
+import traceback
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.registry import Registry
+from kvfw.core.spec import build_part, part_text
+from kvfw.errors import SpecError
+from kvfw.verify import (
+    announced,
+    attached,
+    batching,
+    behaviour,
+    compression,
+    cost,
+    memory,
+    merger,
+    metric,
+    model,
+    placement,
+    scorer,
+    selector,
+    space,
+    task,
+)
+from kvfw.verify.lookup import completed
+from kvfw.verify.property import EVERY_KIND, Property
+from kvfw.verify.subject import Subject
+from kvfw.verify.surroundings import restored
+from kvfw.verify.verdict import PASSED, Failed, NotApplicable, Verdict
+
+LOADS = Property("loads", "the part can be imported and built", EVERY_KIND, lambda subject: PASSED)
+PROPERTIES: tuple[Property, ...] = (
+    LOADS,
+    *announced.PROPERTIES,
+    *scorer.PROPERTIES,
+    *selector.PROPERTIES,
+    *merger.PROPERTIES,
+    *space.PROPERTIES,
+    *task.PROPERTIES,
+    *metric.PROPERTIES,
+    *model.PROPERTIES,
+    *compression.PROPERTIES,
+    *batching.PROPERTIES,
+    *behaviour.PROPERTIES,
+    *placement.PROPERTIES,
+    *memory.PROPERTIES,
+    *attached.PROPERTIES,
+    *cost.PROPERTIES,
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one property.
+
+    Args:
+        property: the property.
+        verdict: whether it holds.
+    """
+
+    property: Property
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """All findings about one part.
+
+    Args:
+        spec: the part.
+        text: its canonical text, or as given where it could not be built.
+        findings: one per property of its kind, in the suite's order.
+    """
+
+    spec: PartSpec
+    text: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        """Findings that do not hold."""
+        return tuple(finding for finding in self.findings if isinstance(finding.verdict, Failed))
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+
+def verify_spec(
+    spec: PartSpec,
+    text: str,
+    registry: Registry,
+    *,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> PartReport:
+    """Runs the suite on one part.
+
+    Args:
+        spec: the part.
+        text: its name, with options where they matter.
+        registry: where names are looked up.
+        only, without: ids of properties to check alone, or to leave out.
+
+    Raises:
+        SpecError: ``text`` is wrong, or lacks an option that the part requires.
+    """
+    asked = [
+        prop
+        for prop in PROPERTIES
+        if spec.kind in prop.kinds and prop.id not in without and (only is None or prop.id in {*only, LOADS.id})
+    ]
+    try:
+        subject = _subject(spec, text, registry)
+    except SpecError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is a finding about it
+        failed = Failed("a part that can be imported and built", _said(error, None))
+        missing = NotApplicable("the part could not be built")
+        verdicts = [failed if prop is LOADS else missing for prop in asked]
+        return PartReport(spec, text, tuple(map(Finding, asked, verdicts)))
+    with restored():
+        return PartReport(spec, subject.text, tuple(Finding(prop, _checked(prop, subject)) for prop in asked))
+
+
+def _subject(spec: PartSpec, text: str, registry: Registry) -> Subject:
+    if spec.kind is Kind.MODEL:
+        return Subject(spec, text, spec.load(), registry)
+    whole = completed(spec, text)
+    part = build_part(spec.kind, whole, registry)
+    subject = Subject(spec, part_text(spec.kind, whole, registry), part, registry)
+    if spec.kind is Kind.METHOD:
+        subject.bound()  # a recipe that does not work is a method that cannot be built
+    return subject
+
+
+def _checked(prop: Property, subject: Subject) -> Verdict:
+    with restored():
+        try:
+            return prop.check(subject)
+        except (Exception, SystemExit) as error:  # of a stranger's code; the other properties still run
+            return Failed("no exception", _said(error, type(subject.part)))
+
+
+def _said(error: BaseException, part: type | None) -> str:
+    """Type and message of an exception, and the line of the part's own file that it came from or through."""
+    message = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = _file(part)
+    mine = [frame for frame in frames if own is not None and frame.filename == own]
+    foreign = [frame for frame in frames if "kvfw" not in Path(frame.filename).parts]
+    place = mine[-1] if mine else foreign[-1] if part is None and foreign else None
+    return message if place is None else f"{message} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def _file(part: type | None) -> str | None:
+    try:
+        return inspect.getsourcefile(part) if part is not None else None
+    except TypeError:  # a builtin has no file
+        return None

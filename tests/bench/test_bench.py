@@ -1,0 +1,180 @@
+"""The benchmark's arithmetic, and every measurement once on a tiny model."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from kvfw.bench import compression
+from kvfw.bench.bars import SIXTEEN, Bar
+from kvfw.bench.clock import median_ratio, seconds_of
+from kvfw.bench.compression import Cost, costs
+from kvfw.bench.decoding import speeds
+from kvfw.bench.figures import figures
+from kvfw.bench.peak import Peak, peak_of
+from kvfw.bench.resident import Resident
+from kvfw.bench.run import Findings
+from kvfw.bench.scaling import growths
+from kvfw.bench.tables import as_json, tables
+from kvfw.bench.whole import Whole
+from kvfw.core.budget import amount
+from kvfw.core.compressor import Compressor, checked_scores, compressor
+from kvfw.core.registry import default_registry
+from kvfw.core.spec import parse
+from kvfw.errors import RunError
+from kvfw.model.random_llama import random_llama
+
+CPU = torch.device("cpu")
+
+
+def bound(*texts: str) -> list[Compressor]:
+    return [compressor(parse(text), amount(ratio=4), sinks=4, recent=8) for text in texts]
+
+
+def test_a_ratio_is_taken_within_a_round() -> None:
+    # A slow round doubles both; the ratio stays.
+    assert median_ratio([1.0, 2.0, 1.0], [4.0, 8.0, 4.0]) == 0.25
+
+
+def test_the_clock_waits_for_the_work() -> None:
+    calls = list[int]()
+    assert seconds_of(lambda: calls.append(sum(range(200_000))), CPU) > 1e-4
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("measured", "met"), [(0.2, True), (0.25, True), (0.3, False), (None, None)])
+def test_a_promise_is_kept_broken_or_unknown(measured: float | None, met: bool | None) -> None:
+    assert Bar("x", 0.25, measured).met is met
+
+
+def test_growth_is_the_slope_where_fixed_costs_no_longer_matter() -> None:
+    def at(tokens: int) -> Cost:
+        return Cost("a", tokens, tokens * 1e-3, 0.0, tokens**2 * 1e-6, 0.0)
+
+    found = {g.compose: g.exponent for g in growths([at(n) for n in (1000, 2000, 4000, 8000)])}
+    assert found["a"] == pytest.approx(2.0)
+    assert found["prefill"] == pytest.approx(1.0)
+    assert growths([at(1000)])[0].exponent is None
+
+
+def test_every_composition_pays_for_its_own_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+
+    def counted(scorer: Any, obs: Any) -> torch.Tensor:
+        asked.append(obs.layer)
+        return checked_scores(scorer, obs)
+
+    monkeypatch.setattr("kvfw.core.compressor.checked_scores", counted)
+    model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
+    found = costs(model, None, list(range(1, 90)), bound("snapkv", "snapkv:0.5+streaming:0.5", "h2o"), repeats=2)
+    # Three rounds, of which the first is not counted; in each, two layers: 1 + 2 + 1 scorers.
+    assert len(asked) == 3 * 2 * (1 + 2 + 1)
+    assert [cost.compose for cost in found] == ["snapkv", "snapkv:0.5+streaming:0.5", "h2o"]
+    assert all(cost.tokens == 89 and cost.prefill_s > 0 and cost.compress_s > 0 for cost in found)
+    assert found[0].observe_s == 0.0
+    assert found[2].observe_s != 0.0
+
+
+def test_costs_are_medians_of_what_the_clock_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Per round: plain prefill, light prefill, compression. The first round is a warm-up.
+    told = iter([9.0, 9.0, 9.0, 1.0, 1.0, 0.1, 2.0, 2.0, 0.4, 4.0, 4.0, 0.4])
+
+    def clock(work: Any, device: torch.device) -> float:
+        work()
+        return next(told)
+
+    monkeypatch.setattr(compression, "seconds_of", clock)
+    model = random_llama(layers=1, heads=2, kv_heads=1, head_dim=8)
+    (found,) = costs(model, None, list(range(1, 60)), bound("snapkv"), repeats=3)
+    assert (found.prefill_s, found.compress_s, found.observe_s) == (2.0, 0.4, 0.0)
+    assert found.fraction == pytest.approx(0.1)
+
+
+def test_decode_speed_by_slots() -> None:
+    model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
+    found = speeds(model, list(range(1, 120)), (32, 64), 1, sinks=4, recent=8, registry=default_registry())
+    assert [speed.slots for speed in found] == [119, 32, 64]
+    # Two layers, two KV heads of size 8, keys and values, float32.
+    assert [speed.kv_bytes for speed in found] == [n * 2 * 2 * 8 * 2 * 4 for n in (119, 32, 64)]
+    assert found[0].relative == 1.0
+    assert all(speed.tokens_per_s > 0 for speed in found)
+
+
+def test_peak_memory_counts_what_was_let_go_again() -> None:
+    size = 64 * 2**20
+    with Resident(CPU) as held:
+        torch.ones(size // 4).sum()
+    assert 0.9 * size <= held.peak_bytes <= 1.5 * size
+    with Resident(CPU) as nothing:
+        pass
+    assert nothing.peak_bytes < size / 8
+
+
+def test_memory_is_measured_in_a_process_of_its_own(tiny_folder: Path) -> None:
+    ids = list(range(1, 400))
+    found = peak_of(str(tiny_folder), "cpu", ids, "snapkv", 8, None)
+    assert found.kv_bytes == found.expected_kv_bytes
+    per_slot = 2 * 2 * 8 * 4
+    assert found.layer_bytes == len(ids) * per_slot
+    assert found.expected_kv_bytes == (88 + (len(ids) - 88) // 8) * per_slot * 2
+    plain = peak_of(str(tiny_folder), "cpu", ids, None, 8, 64)
+    assert plain.kv_bytes == plain.expected_kv_bytes == len(ids) * per_slot * 2
+    with pytest.raises(RunError, match="measuring memory failed"):
+        peak_of(str(tiny_folder / "absent"), "cpu", ids, None, 8, None)
+
+
+def findings(bars: Iterable[Bar]) -> Findings:
+    cost = Cost("snapkv", 3072, 2.0, 0.0, 0.04, 0.02)
+    other = replace(cost, tokens=1024, fraction=0.03)
+    return Findings(
+        hardware={"cores": 2},
+        bars=tuple(bars),
+        costs=(other, cost),
+        speeds=speeds(
+            random_llama(layers=1, heads=2, kv_heads=1, head_dim=8),
+            list(range(1, 60)),
+            (32,),
+            1,
+            sinks=4,
+            recent=8,
+            registry=default_registry(),
+        ),
+        whole=Whole(16, 3072, 16, 10.0, 5.0, 0.125),
+        peaks={"full": Peak(10, 5, 5, 1)},
+        scaling=(other, cost),
+        growths=growths([other, cost]),
+    )
+
+
+def test_findings_are_written_for_people_and_machines() -> None:
+    found = findings([Bar("fast enough", 0.5, 0.25), Bar("load", 3.0, 4.0, "s"), Bar("on CUDA", 1.0, None)])
+    saved = json.loads(as_json(found))
+    assert [bar["met"] for bar in saved["bars"]] == [True, False, None]
+    assert saved["costs"][1]["fraction"] == 0.02
+    out = StringIO()
+    console = Console(file=out, width=200)
+    for table in tables(found):
+        console.print(table)
+    lines = [" ".join(line.replace("│", " ").split()) for line in out.getvalue().splitlines()]
+    assert "fast enough 0.500 0.250 +50% met" in lines
+    assert "load 3 s 4 s -33% NOT met" in lines
+    assert "on CUDA 1.000 – not measured" in lines
+    assert [drawing.name for drawing in figures(found)] == ["compression", "scaling", "decoding"]
+    assert all(drawing.save("png").startswith(b"\x89PNG") for drawing in figures(found))
+
+
+@pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--contexts", "x"], ["--compose", "snapkw"]])
+def test_a_wrong_request_is_said_before_anything_is_timed(arguments: list[str]) -> None:
+    from kvfw.cli.main import run
+
+    assert run(["bench", *arguments]) == 2
+
+
+def test_the_sixteen_are_sixteen_compositions() -> None:
+    assert len({str(parse(text)) for text in SIXTEEN}) == 16

@@ -1,0 +1,113 @@
+"""The documentation builds without a warning, and nothing is left out of it."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import click
+import pytest
+
+import kvfw
+from helpers.pages import DOCS, ROOT
+from kvfw.cli.main import COMMANDS, cli
+from kvfw.core.describe import describe
+from kvfw.core.hookspecs import KvfwHooks
+from kvfw.core.parts import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.registry import collect
+from kvfw.core.spec import build_stage
+
+REGISTRY = collect([])
+PARTS = list(REGISTRY.specs.values())
+HOOKS = [name for name in vars(KvfwHooks) if not name.startswith("_")]
+TAG = re.compile(r"<[^>]+>")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation as HTML, built from a copy with warnings as errors."""
+    source = tmp_path_factory.mktemp("docs") / "docs"
+    shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns("_build", "parts", "reference.rst", "__pycache__"))
+    out = source.parent / "html"
+    arguments = ["-q", "-n", "-W", "--keep-going", "-b", "html", str(source), str(out)]
+    done = subprocess.run([sys.executable, "-m", "sphinx", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def page_text(path: Path) -> str:
+    """What a reader sees of an HTML page."""
+    return unescape(TAG.sub("", path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("spec", PARTS, ids=lambda spec: f"{spec.kind}-{spec.name}")
+def test_every_part_has_a_page(spec: PartSpec, built: Path) -> None:
+    text = " ".join(page_text(built / "parts" / spec.kind / f"{spec.name}.html").split())
+    facts = describe(spec, REGISTRY)
+    assert spec.summary in text
+    for option in facts.options:
+        assert option.key in text
+        assert option.about
+        assert option.about in text
+    for usage in facts.usage:
+        assert usage in text
+
+
+@pytest.mark.parametrize(
+    "spec", [spec for spec in PARTS if spec.kind not in (Kind.MODEL, Kind.STAGE)], ids=lambda spec: spec.name
+)
+def test_every_part_says_where_it_comes_from(spec: PartSpec) -> None:
+    assert re.search(r"^(Paper|Source): ", describe(spec, REGISTRY).doc, re.MULTILINE)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in PARTS if spec.kind in STAGE_KINDS], ids=lambda spec: spec.name)
+def test_what_a_page_says_to_write_parses(spec: PartSpec) -> None:
+    usage = describe(spec, REGISTRY).usage
+    assert usage
+    for text in usage:
+        assert build_stage(text, REGISTRY)
+
+
+def test_the_page_of_a_part_has_its_paper_and_its_defaults(built: Path) -> None:
+    page = (built / "parts" / "scorer" / "snapkv.html").read_text(encoding="utf-8")
+    assert 'href="https://arxiv.org/abs/2404.14469"' in page
+    text = " ".join(page_text(built / "parts" / "scorer" / "snapkv.html").split())
+    assert "snapkv(window=84,kernel=7,pool=avg)" in text
+    assert "the last 84 queries" in text
+    assert "avg or max" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_with_its_options(name: str, built: Path) -> None:
+    text = page_text(built / "command-line.html")
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert f"kvfw {name} [OPTIONS]" in text
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert all(option in text for option in parameter.opts)
+            assert parameter.help is not None
+            assert " ".join(parameter.help.split()) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", kvfw.__all__)
+def test_every_public_name_is_documented(name: str, built: Path) -> None:
+    assert f'id="kvfw.{name}"' in (built / "reference.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_is_documented_and_tested(hook: str) -> None:
+    headings = re.findall(r"^#+ .*$", (DOCS / "plugins.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert any(f"`{hook}`" in heading for heading in headings)
+    tests = [test for path in (ROOT / "tests").rglob("test_*.py") for test in functions(path)]
+    assert any(hook in test for test in tests if "test_every_hook_is_documented" not in test)
+
+
+def functions(path: Path) -> list[str]:
+    """The source of every test function of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [ast.unparse(node) for node in found if node.name.startswith("test_")]

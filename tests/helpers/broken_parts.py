@@ -1,0 +1,104 @@
+"""One part for every property of the conformance suite, broken in just the way that the property forbids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.registry import Registry, register
+from kvfw.methods import kvfw_parts
+
+#: Which file holds the parts of a kind.
+FILES = {
+    Kind.SCORER: "broken_scorers",
+    Kind.SELECTOR: "broken_pieces",
+    Kind.MERGER: "broken_pieces",
+    Kind.SPACE: "broken_pieces",
+    Kind.STAGE: "broken_stages",
+    Kind.TASK: "broken_tasks",
+    Kind.METRIC: "broken_metrics",
+}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A part, the one property it is about, and a piece of what the suite must say."""
+
+    property: str
+    spec: PartSpec
+    says: str
+
+
+def _broken(prop: str, kind: Kind, name: str, says: str, target: str | None = None, **facts: str) -> Broken:
+    place = target or f"helpers.{FILES[kind]}:{name}"
+    own = name if kind is Kind.MODEL else name.lower()
+    return Broken(prop, PartSpec(kind, own, place, "for a test", facts=facts, provider="stranger"), says)
+
+
+BROKEN = (
+    _broken("loads", Kind.SCORER, "Absent", "cannot be imported", "helpers.nowhere:Absent"),
+    _broken("contract", Kind.SCORER, "NoScore", "`score`"),
+    _broken("frozen", Kind.SCORER, "Thawed", "scale could be set"),
+    _broken("extra-options", Kind.SCORER, "Lenient", "is accepted"),
+    _broken("round-trip", Kind.SCORER, "Unreadable", "Pool.MEAN"),
+    _broken("docs", Kind.SCORER, "Silent", "docstring"),
+    _broken("score-shape", Kind.SCORER, "Flat", "(3, 45)"),
+    _broken("score-numbers", Kind.SCORER, "Overflowing", "torch.float16"),
+    _broken("score-short", Kind.SCORER, "LongOnly", "RuntimeError"),
+    _broken("padding", Kind.SCORER, "PaddingMean", "padding"),
+    _broken("row-order", Kind.SCORER, "FirstRowFirst", "row"),
+    _broken("head-layouts", Kind.SCORER, "TwoHeads", "ValueError"),
+    _broken("ropes", Kind.SCORER, "AlwaysRotated", "no rope"),
+    _broken("deterministic", Kind.SCORER, "Dice", "differ"),
+    _broken("process", Kind.SCORER, "Seeding", "torch's global random generator"),
+    _broken("pure", Kind.SCORER, "InPlace", "keys"),
+    _broken("needs", Kind.SCORER, "Peeking", "lexical features"),
+    _broken("device", Kind.SCORER, "Homeless", "add"),
+    _broken("no-square", Kind.SCORER, "Square", "4.0 x"),
+    _broken("cost", Kind.SCORER, "Slow", "x prefill"),
+    _broken("select-mask", Kind.SELECTOR, "Numbers", "torch.int64"),
+    _broken("select-count", Kind.SELECTOR, "Evened", "[0, 3]"),
+    _broken("select-eligible", Kind.SELECTOR, "Tempted", "infinite"),
+    _broken("select-ties", Kind.SELECTOR, "LastFirst", "lowest position"),
+    _broken("select-pure", Kind.SELECTOR, "Masking", "scores"),
+    _broken("merge-count", Kind.MERGER, "OneLess", "[[8, 8], [8, 8]]"),
+    _broken("merge-mass", Kind.MERGER, "Forgetful", "merged before"),
+    _broken("merge-order", Kind.MERGER, "Backwards", "in this order"),
+    _broken("merge-alone", Kind.MERGER, "Smoothing", "differs"),
+    _broken("merge-weights", Kind.MERGER, "Dividing", "all 0"),
+    _broken("merge-pure", Kind.MERGER, "Overwriting", "values"),
+    _broken("space-inverse", Kind.SPACE, "TwiceScaled", "off by"),
+    _broken("space-keys-only", Kind.SPACE, "Shifting", "positions"),
+    _broken("exact-budget", Kind.STAGE, "Losing", "15, 15"),
+    _broken("ratio-1", Kind.STAGE, "Scaling", "values"),
+    _broken("protected-kept", Kind.STAGE, "Sinkless", "position 0"),
+    _broken("order", Kind.STAGE, "Shuffling", "in this order"),
+    _broken("total-mass", Kind.STAGE, "Discounting", "[45, 37, 30]"),
+    _broken("exact-tokens", Kind.STAGE, "Disguised", "is no token of the prompt"),
+    _broken("finite", Kind.STAGE, "Infinite", "bias"),
+    _broken("dtypes", Kind.STAGE, "Widening", "torch.float16"),
+    _broken("extra-observations", Kind.STAGE, "Envious", "differ"),
+    _broken("hybrids", Kind.STAGE, "Jealous", "missing"),
+    _broken("attach-ratio-1", Kind.STAGE, "Scaling", "off by"),
+    _broken("attach-generate", Kind.STAGE, "Losing", "slots in every layer"),
+    _broken("task-length", Kind.TASK, "OneMore", "513"),
+    _broken("task-repeatable", Kind.TASK, "Hashing", "another process"),
+    _broken("task-spans", Kind.TASK, "LateNeedle", "needle within"),
+    _broken("task-answer", Kind.TASK, "Telling", "times in the prompt"),
+    _broken("task-recalled", Kind.TASK, "Generous", "recalled('') is False"),
+    _broken("task-refuses", Kind.TASK, "Unchecked", "no contexts"),
+    _broken("task-seeds", Kind.TASK, "Unseeded", "4 seeds"),
+    _broken("metric-info", Kind.METRIC, "Misnamed", "'words'"),
+    _broken("metric-value", Kind.METRIC, "Undefined", "nan"),
+    _broken("metric-deterministic", Kind.METRIC, "Counting", "the same answer twice"),
+    _broken("metric-nothing", Kind.METRIC, "Zero", "Missing"),
+    _broken("metric-derived", Kind.METRIC, "Partial", "an answer for each of 4 trials"),
+    _broken("metric-pure", Kind.METRIC, "Sorting", "an ordinary trial"),
+    _broken("model-target", Kind.MODEL, "no-function", "str", "helpers.broken_metrics:NO_FUNCTION"),
+    _broken("model-facts", Kind.MODEL, "long-facts", "licence", "helpers.sound_parts:folder", licence="MIT\nand more"),
+)
+
+
+def broken_registry() -> Registry:
+    """kvfw's own parts and all the broken ones."""
+    return register((*kvfw_parts(), *{broken.spec.name: broken.spec for broken in BROKEN}.values()))

@@ -1,0 +1,90 @@
+"""Stage forms of a stranger, each broken in one way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from helpers import sound_parts as sound
+from kvfw.core.observation import Observation
+from kvfw.core.rope import Rope
+from kvfw.core.stages import Outcome, ScoreOf
+from kvfw.core.state import KVState
+from kvfw.verify.observed import KEY_DIM
+
+
+class Losing(sound.Keep):
+    """Drops the last slot of the finished cache."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return KVState(*(x[:, :, :-1] for x in (state.keys, state.values, state.positions, state.mass, state.bias)))
+
+
+class Scaling(sound.Keep):
+    """Makes all values a little larger."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, values=state.values * 1.05)
+
+
+class Sinkless(sound.Keep):
+    """Overwrites the first slot with the last."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        first = state.valid & (state.positions == 0)
+        return replace(state, values=torch.where(first[..., None], state.values[:, :, -1:], state.values))
+
+
+class Shuffling(sound.Keep):
+    """Swaps the last two slots."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        order = [*range(state.width - 2), state.width - 1, state.width - 2]
+        parts = (state.keys, state.values, state.positions, state.mass, state.bias)
+        return KVState(*(x[:, :, order] for x in parts))
+
+
+class Discounting(sound.Fuse):
+    """Merged slots count half."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, mass=torch.where(state.mass > 2, state.mass / 2, state.mass))
+
+
+class Disguised(sound.Fuse):
+    """Calls merged slots exact tokens."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, mass=state.mass.clamp(max=1))
+
+
+class Infinite(sound.Fuse):
+    """Takes the logarithm of 0."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, bias=torch.where(state.valid, (state.mass - 1).log(), state.bias))
+
+
+class Widening(sound.Keep):
+    """Stores the cache in float32."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, keys=state.keys.float(), values=state.values.float())
+
+
+class Envious(sound.Keep):
+    """Ranks by attention that was captured for others."""
+
+    def run(self, obs: Observation, score_of: ScoreOf, budget: Tensor, eligible: Tensor) -> Outcome:
+        scores = obs.column_sums.get(0, obs.state.positions)
+        return Outcome(kept=self.selector.select(scores, budget, eligible))
+
+
+class Jealous(sound.Keep):
+    """Leaves its mark on caches that others have slots in."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        crowded = state.width > 20 and state.keys.shape[-1] == KEY_DIM
+        return replace(state, values=state.values * 2) if crowded else state

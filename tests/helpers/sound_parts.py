@@ -1,0 +1,172 @@
+"""Parts of a stranger that keep their contracts. The broken ones differ from these in one thing each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvfw.core.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.observation import Needs, Observation
+from kvfw.core.ops.topk import rank
+from kvfw.core.options import Part
+from kvfw.core.records import MetricInfo, TrialKey, TrialRecord
+from kvfw.core.rope import Rope, rotate, unrotate
+from kvfw.core.stages import Merge, Select
+from kvfw.core.state import KVState
+from kvfw.core.task import Prompt, Tokenizer, Trial
+from kvfw.errors import PromptError
+
+
+class Norm(Part):
+    """``score_j = ||k_j||``, pooled over nothing; looks at keys alone."""
+
+    scale: float = 1.0
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    def score(self, obs: Observation) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(obs.state.keys.float(), dim=-1)
+        return self.scale * norms
+
+
+class Best(Part):
+    """Keeps the highest scores."""
+
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+        return (rank(scores, eligible) < budget[..., None]) & eligible
+
+
+class Segments(Part):
+    """Cuts a head's slots into ``budget`` runs of neighbours and replaces each by its weighted means."""
+
+    def merge(self, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
+        rows, heads = budget.shape
+        width = int(budget.max())
+        out = KVState(
+            keys=state.keys.new_zeros(rows, heads, width, state.keys.shape[-1]),
+            values=state.values.new_zeros(rows, heads, width, state.values.shape[-1]),
+            positions=state.positions.new_full((rows, heads, width), -1.0),
+            mass=state.mass.new_zeros(rows, heads, width),
+            bias=state.bias.new_full((rows, heads, width), -torch.inf),
+        )
+        for row in range(rows):
+            for head in range(heads):
+                self._head(state, weights, row, head, int(budget[row, head]), out)
+        return out
+
+    def _head(self, state: KVState, weights: Tensor, row: int, head: int, slots: int, out: KVState) -> None:
+        real = state.valid[row, head].nonzero()[:, 0]
+        for i in range(slots):
+            members = real[i * len(real) // slots : (i + 1) * len(real) // slots]
+            at = out.mass.shape[-1] - slots + i
+            out.mass[row, head, at] = state.mass[row, head, members].sum()
+            out.bias[row, head, at] = 0.0
+            if len(members) == 1:
+                members = members[:1]
+                out.keys[row, head, at] = state.keys[row, head, members[0]]
+                out.values[row, head, at] = state.values[row, head, members[0]]
+                out.positions[row, head, at] = state.positions[row, head, members[0]]
+                continue
+            share = self.shares(weights[row, head, members])
+            out.keys[row, head, at] = (share[:, None] * state.keys[row, head, members]).sum(0)
+            out.values[row, head, at] = (share[:, None] * state.values[row, head, members]).sum(0)
+            out.positions[row, head, at] = state.positions[row, head, members].mean()
+
+    def shares(self, weights: Tensor) -> Tensor:
+        """What each member counts; all alike where no weight is above 0."""
+        top = weights.max()
+        floored = weights / torch.where(top > 0, top, 1.0) + 1e-3
+        return floored / floored.sum()
+
+
+class Unturned(Part):
+    """Merging happens on keys without rotation."""
+
+    def forward(self, state: KVState, rope: Rope | None) -> KVState:
+        return state if rope is None else with_keys(state, unrotate(state.keys, state.positions, rope))
+
+    def inverse(self, state: KVState, rope: Rope | None) -> KVState:
+        return state if rope is None else with_keys(state, rotate(state.keys, state.positions, rope))
+
+
+class Keep(Select):
+    """A stage form of a stranger: selection as it is."""
+
+
+class Fuse(Merge):
+    """A stage form of a stranger: merging as it is."""
+
+
+class Sum(Part):
+    """Hides a number in filler words and asks for it."""
+
+    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
+        if not contexts or not depths or not seeds:
+            raise PromptError("an empty list; give at least one value")
+        for depth in depths:
+            if not 0 <= depth <= 100:
+                raise PromptError(f"a depth of {depth} lies outside the text; use 0 to 100")
+
+    def check(
+        self, tokenizer: Tokenizer, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]
+    ) -> None:
+        self.check_settings(contexts, depths, seeds)
+        for context in contexts:
+            self.prompt(tokenizer, Trial(context, depths[0], seeds[0]))
+
+    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
+        answer = self.answer(trial)
+        needle = tokenizer.encode(f" The number is {answer}.", add_special_tokens=False)
+        question = tokenizer.encode(" What is the number?", add_special_tokens=False)
+        filler = tokenizer.encode(" la", add_special_tokens=False)[-1]
+        room = trial.context_tokens - len(needle) - len(question)
+        if room < 1:
+            raise PromptError(f"{trial.context_tokens} tokens are too few; use {len(needle) + len(question) + 1}")
+        at = round(room * trial.depth_percent / 100)
+        ids = (*[filler] * at, *needle, *[filler] * (room - at), *question)
+        return self.made(tokenizer, ids, range(at, at + len(needle)), answer, room + len(needle))
+
+    def answer(self, trial: Trial) -> str:
+        return str(random.Random(repr(trial)).randrange(10**6, 10**7))
+
+    def made(self, tokenizer: Tokenizer, ids: tuple[int, ...], needle: range, answer: str, end: int) -> Prompt:
+        return Prompt(ids, needle, answer, end, "", str(tokenizer.decode(list(ids))))
+
+    def recalled(self, response: str, prompt: Prompt) -> bool:
+        return prompt.answer in response
+
+
+class Words(MetricPart):
+    """Words of the response."""
+
+    info: ClassVar[MetricInfo] = MetricInfo(name="words", title="Words")
+
+    def measure(self, evidence: Evidence) -> Value:
+        count = len(evidence.response.text.split())
+        return float(count) if count else Missing("an empty response has no words")
+
+
+class Longest(Part):
+    """A response's length against the longest of its run."""
+
+    info: ClassVar[MetricInfo] = MetricInfo(name="longest", title="Longest")
+
+    def derive(self, records: Sequence[TrialRecord]) -> Mapping[TrialKey, float | Missing]:
+        longest = max(len(record.response) for record in records)
+        return {record.key: len(record.response) / longest for record in records}
+
+
+def folder(name: str) -> str:
+    """What stands behind the name of a model."""
+    return f"/models/{name}"
+
+
+def with_keys(state: KVState, keys: Tensor) -> KVState:
+    """The state with other keys."""
+    return KVState(keys, state.values, state.positions, state.mass, state.bias)

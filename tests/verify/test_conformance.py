@@ -1,0 +1,41 @@
+"""Every part of this installation keeps its contract: a new one is covered without writing a test."""
+
+import pytest
+
+from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.registry import default_registry
+from kvfw.verify.parts import verify_part
+
+#: What parts cost is measured once here: figures of a busy machine say little, and the check is the same for all.
+COSTED = "ewmeans"
+
+
+@pytest.mark.parametrize("spec", default_registry().specs.values(), ids=lambda spec: f"{spec.kind}-{spec.name}")
+def test_conformance(spec: PartSpec) -> None:
+    report = verify_part(spec.name, kind=spec.kind, without=() if spec.name == COSTED else {"cost"})
+    assert report.passed, str(report)
+    assert len(report.parts) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "snapkv(window=4,kernel=3,pool=max)",
+        "snapkv(window=400)",
+        "h2o(norm=none,local=5)",
+        "pinned(strength=0,attention=h2o)",
+        "select(scorer=h2o,selector=evenly)",
+        "merge(merger=ewmeans(block=16),space=pre,weight=h2o,bias=log)",
+        "ewmeans_pre(iters=1,bias=log)",
+        "ewmeans(block=8)",
+        "streaming(positions=cache)",
+        "niah(begin_answer=false)",
+    ],
+)
+def test_conformance_with_options(text: str) -> None:
+    report = verify_part(text, without={"cost"})
+    assert report.passed, str(report)
+
+
+def test_the_costed_part_exists() -> None:
+    assert default_registry().get(Kind.MERGER, COSTED)
