@@ -39,6 +39,9 @@ SHIPPED: dict[str, Case] = {
 
 ALL: dict[str, Case] = {**MATCHED, **SHIPPED}
 
+#: Prefills without any compression, and their attention.
+PLAIN: dict[str, str] = {"plain sdpa": "sdpa", "plain eager": "eager"}
+
 #: Protected tokens of a whole evaluation: one setting for all its rows. The window of SnapKV is among the recent ones.
 WHOLE_SINKS, WHOLE_RECENT = 4, 64
 

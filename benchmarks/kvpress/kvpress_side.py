@@ -4,16 +4,17 @@ Used as its documentation says: a press is a context manager around the prefill,
 positions by hand, because the length of a pressed cache says nothing about them.
 """
 
-import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import kvpress  # type: ignore[import-not-found, unused-ignore]  # absent where the project is type-checked
 import torch
-from cases import ALL, MATCHED, Case, removed_fraction
+import transformers
+from cases import ALL, MATCHED, PLAIN, Case, removed_fraction
 from resident import peak_bytes
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from wire import Answer, Request, serve
+from wire import CLOCKS, Answer, Request, serve
 
 
 def pressed(case: Case, tokens: int, slots: int) -> Any:
@@ -21,15 +22,15 @@ def pressed(case: Case, tokens: int, slots: int) -> Any:
     return getattr(kvpress, case.press)(compression_ratio=removed_fraction(tokens, slots), **case.options)
 
 
-def hold_clock(press: Any) -> list[float]:
+def time_hook(press: Any, clock: Callable[[], float]) -> list[float]:
     """Seconds of every call of the press's hook, which compresses a layer; the list fills as they happen."""
     spent: list[float] = []
     hook = press.forward_hook
 
     def timed(*arguments: Any) -> Any:
-        started = time.perf_counter()
+        started = clock()
         output = hook(*arguments)
-        spent.append(time.perf_counter() - started)
+        spent.append(clock() - started)
         return output
 
     press.forward_hook = timed
@@ -60,30 +61,31 @@ class Side:
 
     def load(self, request: Request) -> Answer:
         """Loads the model from the folder that kvfw named."""
+        self.clock = CLOCKS[request["clock"]]
         torch.set_num_threads(request["threads"])
+        transformers.utils.logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(
             request["folder"], dtype=torch.float32, attn_implementation="sdpa"
         ).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(request["folder"])
-        self.ends = {self.model.generation_config.eos_token_id}
         return {"versions": {name: version(name) for name in ("kvpress", "transformers", "torch")}}
 
     def _prefill(self, ids: list[int], press: Any, attention: str) -> tuple[Any, torch.Tensor, float]:
         self.model.set_attn_implementation(attention)
         cache, tokens = DynamicCache(), torch.tensor([ids])
-        started = time.perf_counter()
+        started = self.clock()
         if press is None:
             output = self.model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
         else:
             with press(self.model):
                 output = self.model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
-        seconds = time.perf_counter() - started
+        seconds = self.clock() - started
         self.model.set_attn_implementation("sdpa")
         return cache, output.logits[0, -1], seconds
 
     def _decode(self, cache: Any, logits: torch.Tensor, length: int, new_tokens: int) -> list[int]:
         tokens = [int(logits.argmax())]
-        while len(tokens) < new_tokens and tokens[-1] not in self.ends:
+        while len(tokens) < new_tokens:
             position = torch.tensor([[length + len(tokens) - 1]])
             fed = torch.tensor([tokens[-1:]])
             output = self.model(input_ids=fed, past_key_values=cache, position_ids=position)
@@ -101,42 +103,46 @@ class Side:
         ids, case = request["ids"], ALL[request["case"]]
         press = pressed(case, len(ids), request["slots"])
         kept = watch_kept(press) if request["look"] else []
-        spent = hold_clock(press)
+        spent = time_hook(press, self.clock)
         cache, logits, prefill_s = self._prefill(ids, press, case.attention)
         held = {x.untyped_storage().data_ptr(): x for layer in cache.layers for x in (layer.keys, layer.values)}
         kv_bytes = sum(x.untyped_storage().nbytes() for x in held.values())
         del held
-        started = time.perf_counter()
+        started = self.clock()
         tokens = self._decode(cache, logits, len(ids), request["new_tokens"])
+        decode_s = self.clock() - started
         return {
             "prefill_s": prefill_s,
             "inside_s": sum(spent),
-            "decode_s": time.perf_counter() - started,
+            "decode_s": decode_s,
             "kv_bytes": kv_bytes,
             "overhead_bytes": 0,
             "kept": kept,
             "tokens": tokens,
-            "text": str(self.tokenizer.decode(tokens, skip_special_tokens=True)),
+            "text": str(self.tokenizer.decode(tokens)),
         }
 
     def whole(self, request: Request) -> Answer:
-        """All rows, one after the other: a press acts while the prompt is read, so every row reads it again."""
-        started, written, prefilling = time.perf_counter(), 0, 0.0
-        for name in request["cases"]:
-            for slots in request["slots"]:
+        """Every row by itself: a press acts while the prompt is read, so every row reads the prompt again."""
+        rows = []
+        for slots in request["slots"]:
+            for name in request["cases"]:
                 ids, case = request["ids"], MATCHED[name]
-                cache, logits, seconds = self._prefill(ids, pressed(case, len(ids), slots), case.attention)
-                prefilling += seconds
-                written += len(self._decode(cache, logits, len(ids), request["new_tokens"]))
-        return {"seconds": time.perf_counter() - started, "prefill_s": prefilling, "new_tokens": written}
+                started = self.clock()
+                cache, logits, _ = self._prefill(ids, pressed(case, len(ids), slots), case.attention)
+                written = self._decode(cache, logits, len(ids), request["new_tokens"])
+                seconds = self.clock() - started
+                rows.append({"case": name, "slots": slots, "seconds": seconds, "new_tokens": len(written)})
+        return {"rows": rows}
 
     def peak(self, request: Request) -> Answer:
         """Most memory of one prefill above what was held before, after a short one to warm up."""
-        case = None if request["case"] is None else MATCHED[request["case"]]
+        case = MATCHED.get(request["case"])
+        attention = PLAIN[request["case"]] if case is None else case.attention
 
         def work(ids: list[int]) -> object:
             press = None if case is None else pressed(case, len(ids), min(request["slots"], len(ids) // 2))
-            return self._prefill(ids, press, "sdpa" if case is None else case.attention)
+            return self._prefill(ids, press, attention)
 
         work(request["ids"][:256])
         return {"peak_bytes": peak_bytes(lambda: work(request["ids"]))}

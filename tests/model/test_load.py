@@ -328,6 +328,7 @@ def test_cached_hub_model_loads_offline_and_others_fail_soon(saved_llama: Path, 
     (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     program = (
         "import time; from kvfw.errors import FetchError; from kvfw.model.load import load_model\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM\n"
         "start_s = time.monotonic(); print(load_model('some/llama', device='cpu').source.kind)\n"
         "try: load_model('some/other', device='cpu')\n"
         "except FetchError as error: print(type(error).__name__)\n"
@@ -338,7 +339,7 @@ def test_cached_hub_model_loads_offline_and_others_fail_soon(saved_llama: Path, 
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     kind, failure, took_s = done.stdout.split()
     assert (kind, failure) == ("hub", "FetchError")
-    assert float(took_s) < 20  # two models and the imports; each question to the hub has at most 5 s
+    assert float(took_s) < 20  # two models; each question to the hub has at most 5 s
 
 
 # --- the true model --------------------------------------------------------------------------------------
@@ -352,3 +353,20 @@ def test_embedded_model_loads_in_three_seconds(smollm: LoadedModel) -> None:
     assert loaded.source.kind == "embedded"
     assert loaded.config.model_type == "llama"
     assert took_s <= 3.0
+
+
+def test_a_tokenizer_for_cutting_prompts_does_not_warn_of_long_texts(
+    tiny_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import transformers.utils.logging as untyped
+
+    logging: Any = untyped
+    logging.enable_propagation()
+    try:
+        tokenizer = load_tokenizer(str(tiny_folder))
+        tokenizer.model_max_length = 5
+        with caplog.at_level("WARNING"):
+            assert len(tokenizer.encode("a b c d e f g h i j")) > 5
+    finally:
+        logging.disable_propagation()
+    assert "longer than" not in caplog.text

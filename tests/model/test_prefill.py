@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_models import bound, build, close, forward, parts, prompt, same_bits, session, snapshot, stored, tiny
 
+from kvfw.core.compressor import checked_scores
 from kvfw.core.observation import Needs
 from kvfw.errors import BudgetError
 from kvfw.model.decode import greedy, tokens_per_second
@@ -132,3 +133,26 @@ def test_the_largest_forward_is_a_piece() -> None:
     )
     prefill(model, prompt(LENGTH)[0].tolist(), Needs(), sinks=4, recent=8, chunk=40)
     assert sizes == [40, 40, 10]
+
+
+def test_compositions_share_scores_and_give_what_each_gives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[str, int]]()
+
+    def counted(scorer: Any, obs: Any) -> Any:
+        asked.append((str(scorer), obs.layer))
+        return checked_scores(scorer, obs)
+
+    model, ids = tiny("llama"), prompt(LENGTH)
+    bys = [
+        bound(text) for text in ("snapkv(window=16)", "ewmeans_pre(weight=snapkv(window=16),iters=2)", "h2o", "snapkv")
+    ]
+    needs = Needs(queries=84, column_sums=frozenset({0}))
+    alone = [prefill(model, ids[0].tolist(), by.needs, sinks=4, recent=8).compressed_states(by) for by in bys]
+    monkeypatch.setattr("kvfw.core.compressor.checked_scores", counted)
+    shared = prefill(model, ids[0].tolist(), needs, sinks=4, recent=8)
+    together = [shared.compressed_states(by) for by in bys]
+    # Three different scorers, three layers: each was asked once per layer.
+    assert len(asked) == len(set(asked)) == 9
+    for mine, theirs in zip(together, alone, strict=True):
+        assert all(same_bits(mine[index], theirs[index]) for index in theirs)
+    assert len(asked) == 9

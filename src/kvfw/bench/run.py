@@ -25,7 +25,7 @@ from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.registry import Registry
 from kvfw.core.spec import parse
-from kvfw.model.load import LoadedModel, load_model, resolve_model
+from kvfw.model.load import LoadedModel, load_model, load_tokenizer, resolve_model
 from kvfw.runner.facts import hardware
 
 SINKS, RECENT, RATIO = 4, 84, 4
@@ -87,9 +87,11 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> Fi
         compressor(parse(text, registry), amount(ratio=RATIO), sinks=SINKS, recent=RECENT, registry=registry)
         for text in compositions
     ]
-    loaded = load_model(resolve_model(request.model, registry), device=request.device)
+    source = resolve_model(request.model, registry)
+    tokenizer = load_tokenizer(source)
     contexts = tuple(sorted({*request.contexts, BAR_TOKENS}))
-    prompts = {tokens: prompt_ids(loaded.tokenizer, tokens, registry) for tokens in contexts}
+    prompts = {tokens: prompt_ids(tokenizer, tokens, registry) for tokens in contexts}
+    loaded = load_model(source, device=request.device)
     found: list[Cost] = []
     for tokens, ids in prompts.items():
         tell(f"compression at {tokens} tokens")

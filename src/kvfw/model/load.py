@@ -135,12 +135,16 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Read a model's tokenizer, set to pad on the left as generation needs it; no weights are read.
 
-    Where the tokenizer has no padding token, its end token is used.
+    Where the tokenizer has no padding token, its end token is used. It does not warn of texts longer than the model's
+    positions: prompts are cut out of longer texts, and their own length is checked.
 
     Args and errors are those of `load_config`.
     """
     place = _place(source, ask)
-    return _read_tokenizer(place, trust_remote_code)
+    tokenizer = _read_tokenizer(place, trust_remote_code)
+    # transformers warns once per tokenizer; this says it has.
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
 
 
 def load_model(
