@@ -15,6 +15,7 @@ from kvfw.core.ops.kmeans import (
     Clusters,
     blocked_kmeans,
     cluster_sums,
+    clusters_of_heads,
     counts,
     weighted_kmeans,
     weighted_means,
@@ -157,14 +158,20 @@ def test_empty_clusters_take_the_costliest_tokens_of_clusters_that_can_spare_the
     assert found.centres.tolist() == [[0.0], [2.0], [2.0], [-3.0]]
 
 
+def repaired(nearest: Tensor, cost: Tensor, blocks: kmeans._Blocks) -> Tensor:
+    """The repair where a token's weight is its cost: all stand one away from every centre."""
+    centres = torch.zeros(len(blocks.of_cluster), 1)
+    return kmeans._without_empty(nearest, torch.ones(len(nearest), 1), cost, centres, blocks)
+
+
 def test_a_cluster_of_one_gives_nothing_however_costly_its_token() -> None:
     blocks = kmeans._Blocks(4, [3], torch.device("cpu"))
     nearest, cost = torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0])
     # 1 is costliest; 2 would be next, but is then alone in cluster 1.
-    assert kmeans._without_empty(nearest, cost, blocks).tolist() == [0, 2, 1, 0]
+    assert repaired(nearest, cost, blocks).tolist() == [0, 2, 1, 0]
     more = kmeans._Blocks(5, [4], torch.device("cpu"))
     nearest, cost = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0, 0.0])
-    assert kmeans._without_empty(nearest, cost, more).tolist() == [0, 2, 1, 3, 0]
+    assert repaired(nearest, cost, more).tolist() == [0, 2, 1, 3, 0]
 
 
 # --- laws -------------------------------------------------------------------------------------------------
@@ -243,15 +250,13 @@ def test_pruned_search_equals_the_full_search(dtype: torch.dtype, offset: float)
     a = torch.rand(300, generator=g, dtype=dtype)
     search = kmeans._Search(x, kmeans._Blocks(300, [60], x.device), kmeans.CHUNK)
     centres = x[ranks(300, 60)]
-    nearest, distance = search.all(centres)
+    nearest = search.all(centres)
     skipped = 0
     for _ in range(12):
-        moved = weighted_means(x, a, kmeans._without_empty(nearest, a * distance, search.blocks), 60)
-        changed = (moved != centres).any(1)
-        skipped += int((~changed).sum())
-        nearest, distance = search.again(nearest, distance, moved, changed)
+        moved = weighted_means(x, a, kmeans._without_empty(nearest, x, a, centres, search.blocks), 60)
+        skipped += int((moved == centres).all(1).sum())
+        nearest = search.again(nearest, centres, moved)
         full = ((x[:, None] - moved) ** 2).sum(2)
-        assert torch.equal(distance, full.amin(1))
         first = (full == full.amin(1, keepdim=True)).int().argmax(1)
         assert torch.equal(nearest, first)
         centres = moved
@@ -418,3 +423,24 @@ def test_wrong_calls_name_the_value(change: dict[str, object], message: str) -> 
 def test_an_empty_block_is_refused() -> None:
     with pytest.raises(ValueError, match="block=0"):
         blocked_kmeans(torch.ones(5, 2), torch.ones(5), 2, 3, 0)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 5])
+@pytest.mark.parametrize("block", [None, 7, 20, 200])
+@pytest.mark.parametrize("chunk", [1, 60 * 11, 2**19])
+def test_heads_side_by_side_are_clustered_as_each_alone(heads: int, block: int | None, chunk: int) -> None:
+    N, K, iters = 60, 11, 6
+    g = torch.Generator().manual_seed(heads)
+    # Heads of different spread, so that they become stable after different numbers of iterations; some equal tokens.
+    x = torch.randn(heads, N, 3, generator=g) * torch.arange(1, heads + 1)[:, None, None]
+    x[:, 10:14] = x[:, 9:10]
+    weights = torch.rand(heads, N, generator=g)
+    found = clusters_of_heads(x, weights, K, iters, block, chunk=chunk)
+    for head in range(heads):
+        alone = (
+            weighted_kmeans(x[head], weights[head], K, iters)
+            if block is None
+            else blocked_kmeans(x[head], weights[head], K, iters, block)
+        )
+        assert torch.equal(found[head], alone.assignment)
+    assert clusters_of_heads(x, weights, N, iters, block).tolist() == [list(range(N))] * heads

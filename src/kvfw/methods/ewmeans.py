@@ -4,8 +4,8 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from kvfw.core.ops.clusters import HeadTokens, merge_clusters
-from kvfw.core.ops.kmeans import blocked_kmeans, weighted_kmeans
+from kvfw.core.ops.clusters import HeadTokens, merge_heads
+from kvfw.core.ops.kmeans import clusters_of_heads
 from kvfw.core.options import Part
 from kvfw.core.state import KVState
 
@@ -34,9 +34,7 @@ class EWMeans(Part):
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """See :class:`kvfw.core.interfaces.Merger`."""
-        return merge_clusters(state, weights, budget, self._clusters, floor=WEIGHT_FLOOR)
+        return merge_heads(state, weights, budget, self._clusters, floor=WEIGHT_FLOOR)
 
-    def _clusters(self, tokens: HeadTokens, count: int) -> Int64[Tensor, " n"]:
-        if self.block is None:
-            return weighted_kmeans(tokens.keys, tokens.weights, count, self.iters).assignment
-        return blocked_kmeans(tokens.keys, tokens.weights, count, self.iters, self.block).assignment
+    def _clusters(self, tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
+        return clusters_of_heads(tokens.keys, tokens.weights, count, self.iters, self.block)

@@ -1,5 +1,6 @@
 """From a rule which tokens go together to merged slots: what mergers have in common."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from kvfw.core.state import KVState
 
 @dataclass(frozen=True)
 class HeadTokens:
-    """The slots one KV head of one row has to merge, in order of position; no empty ones.
+    """The slots one KV head of one row has to merge, in order of position; no empty ones. Or G heads with equally many.
 
     Args:
         keys, values: float32, the keys as the space of the merge has them.
@@ -21,61 +22,121 @@ class HeadTokens:
         weights: how much each counts; not negative.
     """
 
-    keys: Float[Tensor, "n Dk"]
-    values: Float[Tensor, "n Dv"]
-    positions: Float32[Tensor, " n"]
-    mass: Float32[Tensor, " n"]
-    weights: Float[Tensor, " n"]
+    keys: Float32[Tensor, "*G n Dk"]
+    values: Float32[Tensor, "*G n Dv"]
+    positions: Float32[Tensor, "*G n"]
+    mass: Float32[Tensor, "*G n"]
+    weights: Float32[Tensor, "*G n"]
+
+    def head(self, index: int) -> "HeadTokens":
+        """One of several heads."""
+        parts = (self.keys, self.values, self.positions, self.mass, self.weights)
+        return HeadTokens(*(part[index] for part in parts))
 
 
 #: Says for each of a head's tokens which of ``count`` clusters it belongs to, 0 to ``count - 1``; none may be empty.
 ClustersOf = Callable[[HeadTokens, int], Int64[Tensor, " n"]]
+#: The same for G heads at once, which must not influence each other: ``[G, n]``.
+ClustersOfHeads = Callable[[HeadTokens, int], Int64[Tensor, "G n"]]
 
 
 def merge_clusters(
-    state: KVState,
-    weights: Float[Tensor, "B Hkv N"],
-    budget: Int64[Tensor, "B Hkv"],
-    clusters_of: ClustersOf,
-    *,
-    floor: float = 0.0,
+    state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], clusters_of: ClustersOf
 ) -> KVState:
     """Every cluster's weighted mean as one slot, laid out as a merger has to return it (:class:`kvfw.Merger`).
 
     Keys, values and positions are ``sum(a x) / sum(a)``, or the plain mean where all weights ``a`` are 0; masses add
-    up; biases are 0. A cluster of one token is that token bit for bit. Heads are worked on one by one, so that none
-    affects another; ``clusters_of`` is not called for a head with a budget of 0.
+    up; biases are 0. A cluster of one token is that token bit for bit. No head affects another; ``clusters_of`` is not
+    called for a head with a budget of 0.
 
     Args:
         state, weights, budget: as a merger gets them.
         clusters_of: the rule, for one head at a time.
+    """
+
+    def of_heads(tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
+        return torch.stack([clusters_of(tokens.head(g), count) for g in range(len(tokens.keys))])
+
+    return merge_heads(state, weights, budget, of_heads)
+
+
+def merge_heads(
+    state: KVState,
+    weights: Float[Tensor, "B Hkv N"],
+    budget: Int64[Tensor, "B Hkv"],
+    clusters_of: ClustersOfHeads,
+    *,
+    floor: float = 0.0,
+) -> KVState:
+    """:func:`merge_clusters` with a rule for all heads at once that have equally many tokens and slots.
+
+    Args:
+        state, weights, budget: as a merger gets them.
+        clusters_of: the rule.
         floor: every weight is raised by this share of its head's mean, so that no token is without a say.
     """
     rows, heads, width = *budget.shape, int(budget.max())
     # Slots are filled in from the right; what is left is an empty slot.
-    keys = state.keys.new_zeros(rows, heads, width, state.keys.shape[-1])
-    values = state.values.new_zeros(rows, heads, width, state.values.shape[-1])
-    positions = state.positions.new_full((rows, heads, width), -1.0)
-    mass = state.mass.new_zeros(rows, heads, width)
-    bias = state.bias.new_full((rows, heads, width), -torch.inf)
-    for row, head in ((row, head) for row in range(rows) for head in range(heads) if budget[row, head] > 0):
-        count, tokens = int(budget[row, head]), _tokens(state, weights, row, head, floor)
-        which, a, at = clusters_of(tokens, count), tokens.weights, tokens.positions
-        # Positions are averaged as offsets from the cluster's first token: float32 is exact enough at any length then.
-        first = at.new_full((count,), torch.inf).scatter_reduce(0, which, at, "amin")
-        means = first + weighted_means((at - first[which])[:, None], a, which, count)[:, 0]
-        order = means.argsort(stable=True)
-        keys[row, head, -count:] = weighted_means(tokens.keys, a, which, count)[order]
-        values[row, head, -count:] = weighted_means(tokens.values, a, which, count)[order]
-        positions[row, head, -count:] = means[order]
-        mass[row, head, -count:] = cluster_sums(tokens.mass[:, None], which, count)[order, 0]
-        bias[row, head, -count:] = 0.0
-    return KVState(keys, values, positions, mass, bias)
-
-
-def _tokens(state: KVState, weights: Float[Tensor, "B Hkv N"], row: int, head: int, floor: float) -> HeadTokens:
-    real = state.valid[row, head]
-    keys, values, positions, mass, a = (
-        part[row, head][real] for part in (state.keys, state.values, state.positions, state.mass, weights)
+    merged = KVState(
+        keys=state.keys.new_zeros(rows, heads, width, state.keys.shape[-1]),
+        values=state.values.new_zeros(rows, heads, width, state.values.shape[-1]),
+        positions=state.positions.new_full((rows, heads, width), -1.0),
+        mass=state.mass.new_zeros(rows, heads, width),
+        bias=state.bias.new_full((rows, heads, width), -torch.inf),
     )
-    return HeadTokens(keys, values, positions, mass, a.to(keys.dtype) + floor * a.to(keys.dtype).mean())
+    alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    sizes = state.valid.sum(-1).tolist()
+    for row, counts in enumerate(budget.tolist()):
+        for head, count in enumerate(counts):
+            if count:
+                alike[sizes[row][head], count].append((row, head))
+    for (_, count), members in alike.items():
+        tokens = _tokens(state, weights, members, floor)
+        _fill(merged, members, tokens, clusters_of(tokens, count), count)
+    return merged
+
+
+def _tokens(
+    state: KVState, weights: Float[Tensor, "B Hkv N"], members: list[tuple[int, int]], floor: float
+) -> HeadTokens:
+    def gathered(part: Tensor) -> Tensor:
+        return torch.stack([part[row, head][state.valid[row, head]] for row, head in members]).float()
+
+    # One head at a time: a mean over several rows of a tensor may add in another order than that of one.
+    raised = [a + floor * a.mean() for a in gathered(weights)]
+    return HeadTokens(
+        gathered(state.keys),
+        gathered(state.values),
+        gathered(state.positions),
+        gathered(state.mass),
+        torch.stack(raised),
+    )
+
+
+def _fill(
+    merged: KVState,
+    members: list[tuple[int, int]],
+    tokens: HeadTokens,
+    assignment: Int64[Tensor, "G n"],
+    count: int,
+) -> None:
+    """Writes the means of the members' clusters, ordered by position, to the right end of their heads."""
+    heads = len(members)
+    ids = torch.arange(heads, device=assignment.device)[:, None]
+    which = (assignment + ids * count).flatten()
+    total = heads * count
+    a, at = tokens.weights.flatten(), tokens.positions.flatten()
+    # Positions are averaged as offsets from the cluster's first token: float32 is exact enough at any length then.
+    first = at.new_full((total,), torch.inf).scatter_reduce(0, which, at, "amin")
+    means = first + weighted_means((at - first[which])[:, None], a, which, total)[:, 0]
+    order = (means.view(heads, count).argsort(dim=-1, stable=True) + ids * count).flatten()
+    row, head = torch.tensor(members, device=which.device).T
+    slots = slice(merged.keys.shape[2] - count, None)
+    for target, found in (
+        (merged.keys, weighted_means(tokens.keys.flatten(0, 1), a, which, total)),
+        (merged.values, weighted_means(tokens.values.flatten(0, 1), a, which, total)),
+        (merged.positions, means),
+        (merged.mass, cluster_sums(tokens.mass.flatten()[:, None], which, total)[:, 0]),
+        (merged.bias, torch.zeros_like(means)),
+    ):
+        target[row, head, slots] = found[order].view(heads, count, *found.shape[1:]).to(target.dtype)

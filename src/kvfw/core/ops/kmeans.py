@@ -1,6 +1,6 @@
 """Weighted k-means over the tokens of one head, exact and deterministic: the arithmetic behind E-Means.
 
-One call handles one head of one row; the caller loops, so no row can influence another.
+Heads are clustered apart, also where one call handles several: none can influence another, not by a bit.
 
 Notation: tokens x_i in R^D with weights a_i >= 0 (i < N), centres c_k (k < K), assignment z_i in 0..K-1.
 
@@ -17,6 +17,7 @@ the number of threads shows in the result. (The margin assumes torch's default, 
 products: with TF32 switched on, a token can go to a centre that is nearest only within TF32's rounding.)
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -25,7 +26,15 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["Clusters", "blocked_kmeans", "cluster_sums", "counts", "weighted_kmeans", "weighted_means"]
+__all__ = [
+    "Clusters",
+    "blocked_kmeans",
+    "cluster_sums",
+    "clusters_of_heads",
+    "counts",
+    "weighted_kmeans",
+    "weighted_means",
+]
 
 CHUNK = 2**19
 """Default size, in elements, of the largest token-by-centre block held at once: 2 MiB of float32. Measured at
@@ -155,15 +164,63 @@ def blocked_kmeans(
         return Clusters(torch.arange(len(x), device=x.device), x.clone())
     assignments: list[Tensor] = []
     centres: list[Tensor] = []
-    start = first = 0
-    for tokens, run in groupby(_blocks(len(x), clusters, block), key=lambda part: part[0]):
-        shares = [share for _, share in run]
+    for start, first, tokens, shares in _runs(_blocks(len(x), clusters, block)):
         part = slice(start, start + tokens * len(shares))
         found = _lloyd(x[part], a[part], shares, iters, chunk)
         assignments.append(found.assignment + first)
         centres.append(found.centres)
-        start, first = part.stop, first + sum(shares)
     return Clusters(torch.cat(assignments), torch.cat(centres))
+
+
+def clusters_of_heads(
+    x: Float[Tensor, "G N D"],
+    weights: Float[Tensor, "G N"],
+    clusters: int,
+    iters: int,
+    block: int | None = None,
+    *,
+    chunk: int = CHUNK,
+) -> Int64[Tensor, "G N"]:
+    """The assignments that :func:`weighted_kmeans` or :func:`blocked_kmeans` gives each of G heads, bit for bit.
+
+    Small heads are clustered side by side, since they are made of many small operations; large ones one after the
+    other, since only then the search leaves out centres that stayed where they were.
+
+    Args:
+        x, weights: tokens of every head.
+        clusters, iters, block, chunk: as in those two, for every head.
+
+    Raises:
+        ValueError: as those two.
+    """
+    heads, N, _ = x.shape
+    if block is not None and block < 1:
+        raise ValueError(f"block={block}: a block must have at least 1 token")
+    x, weights = _plain(x), _plain(weights)
+    a = torch.stack([_checked_weights(x[g], weights[g], clusters, iters, chunk) for g in range(heads)])
+    if clusters >= N:
+        return torch.arange(N, device=x.device).expand(heads, N)
+    blocks = [(N, clusters)] if block is None else _blocks(N, clusters, block)
+    together = heads if block is not None or N * clusters <= chunk else 1
+    assignment = torch.empty(heads, N, dtype=torch.int64, device=x.device)
+    for g in range(0, heads, together):
+        some = slice(g, g + together)
+        for start, first, tokens, shares in _runs(blocks):
+            part = slice(start, start + tokens * len(shares))
+            here = x[some, part]
+            found = _lloyd(here.flatten(0, 1), a[some, part].flatten(), shares * here.shape[0], iters, chunk).assignment
+            ids = found.view(here.shape[0], -1) - torch.arange(here.shape[0], device=x.device)[:, None] * sum(shares)
+            assignment[some, part] = ids + first
+    return assignment
+
+
+def _runs(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Neighbouring blocks of equally many tokens: first token, first cluster, tokens of each, clusters of each."""
+    start = first = 0
+    for tokens, run in groupby(blocks, key=lambda part: part[0]):
+        shares = [share for _, share in run]
+        yield start, first, tokens, shares
+        start, first = start + tokens * len(shares), first + sum(shares)
 
 
 def _lloyd(x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int) -> Clusters:
@@ -175,16 +232,13 @@ def _lloyd(x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], i
     K = sum(shares)
     search = _Search(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
-    nearest, distance = search.all(centres)
-    assignment = _without_empty(nearest, a * distance, blocks)
+    nearest = search.all(centres)
+    assignment = _without_empty(nearest, x, a, centres, blocks)
     for _ in range(iters - 1):
         moved = weighted_means(x, a, assignment, K)
-        if len(shares) == 1:
-            nearest, distance = search.again(nearest, distance, moved, (moved != centres).any(1))
-        else:
-            nearest, distance = search.all(moved)
+        nearest = search.again(nearest, centres, moved) if len(shares) == 1 else search.all(moved)
         centres, previous = moved, assignment
-        assignment = _without_empty(nearest, a * distance, blocks)
+        assignment = _without_empty(nearest, x, a, centres, blocks)
         if torch.equal(assignment, previous):
             return Clusters(assignment, centres)
     return Clusters(assignment, weighted_means(x, a, assignment, K))
@@ -222,8 +276,8 @@ class _Search:
         self.y = y - self.origin[:, None]
         self.length = torch.linalg.vector_norm(self.y, dim=2)
 
-    def all(self, centres: Float[Tensor, "K D"]) -> tuple[Int64[Tensor, " N"], Float[Tensor, " N"]]:
-        """Index of the nearest centre of every token, ties to the lowest, and its squared distance."""
+    def all(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
+        """Index of the nearest centre of every token, ties to the lowest."""
         b = self.blocks
         z = centres - self.origin[b.of_cluster]
         # Rows of a multiple of 8 centres, so that 8 comparisons can be read as one word; the extra never win.
@@ -234,9 +288,7 @@ class _Search:
         offset[b.of_cluster, b.within] = (z * z).sum(1)
         return self._nearest(self.x, self.y, centres, b.first, table, offset, self._margin(self.length, z))
 
-    def _some(
-        self, tokens: Int64[Tensor, " n"], centres: Float[Tensor, "k D"]
-    ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"]]:
+    def _some(self, tokens: Int64[Tensor, " n"], centres: Float[Tensor, "k D"]) -> Int64[Tensor, " n"]:
         """The same for some tokens among some centres; one block only."""
         z = centres - self.origin
         extra = -len(z) % 8
@@ -248,34 +300,36 @@ class _Search:
         return self._nearest(x, y, centres, first, table, offset, margin)
 
     def again(
-        self,
-        nearest: Int64[Tensor, " N"],
-        distance: Float[Tensor, " N"],
-        centres: Float[Tensor, "K D"],
-        changed: Bool[Tensor, " K"],
-    ) -> tuple[Int64[Tensor, " N"], Float[Tensor, " N"]]:
-        """:meth:`all` after the ``changed`` centres moved, given the answer before the move; one block only.
+        self, nearest: Int64[Tensor, " N"], before: Float[Tensor, "K D"], after: Float[Tensor, "K D"]
+    ) -> Int64[Tensor, " N"]:
+        """:meth:`all` after centres moved, given the answer before the move; one block only.
 
-        A token whose own centre came no farther needs comparing with the changed centres only: the unchanged
-        ones lost against that centre before, by distance or by index, and lose again.
+        A token whose own centre came no farther needs comparing with the centres that moved only: the others lost
+        against that centre before, by distance or by index, and lose again.
         """
-        own = _squared_distance(self.x, centres.index_select(0, nearest))
-        held = own <= distance
-        nearest, distance = nearest.clone(), own
+        changed = (after != before).any(1)
+        touched = changed[nearest].nonzero().squeeze(1)
+        farther = self._distance(touched, nearest, after) > self._distance(touched, nearest, before)
+        lost = touched[farther]
+        held = torch.ones_like(nearest, dtype=torch.bool).index_fill_(0, lost, False)
+        rest, ids = held.nonzero().squeeze(1), changed.nonzero().squeeze(1)
 
-        lost = (~held).nonzero().squeeze(1)
+        found = nearest.clone()
         if len(lost):
-            nearest[lost], distance[lost] = self._some(lost, centres)
-
-        ids = changed.nonzero().squeeze(1)
-        rest = held.nonzero().squeeze(1)
+            found[lost] = self._some(lost, after)
         if len(ids) and len(rest):
-            found, far = self._some(rest, centres[ids])
-            rival, old, best = ids[found], nearest[rest], distance[rest]
-            wins = (far < best) | ((far == best) & (rival < old))
-            nearest[rest] = torch.where(wins, rival, old)
-            distance[rest] = torch.where(wins, far, best)
-        return nearest, distance
+            rival, old = nearest.clone(), nearest[rest]
+            rival[rest] = ids[self._some(rest, after[ids])]
+            far, best = self._distance(rest, rival, after), self._distance(rest, nearest, after)
+            wins = (far < best) | ((far == best) & (rival[rest] < old))
+            found[rest] = torch.where(wins, rival[rest], old)
+        return found
+
+    def _distance(
+        self, tokens: Int64[Tensor, " n"], assignment: Int64[Tensor, " N"], centres: Float[Tensor, "K D"]
+    ) -> Float[Tensor, " n"]:
+        """Squared distance of some tokens to the centres they are assigned to."""
+        return _squared_distance(self.x.index_select(0, tokens), centres.index_select(0, assignment[tokens]))
 
     @staticmethod
     def _margin(length: Float[Tensor, "B n"], z: Float[Tensor, "k D"]) -> Float[Tensor, "B n"]:
@@ -298,8 +352,8 @@ class _Search:
         table: Float[Tensor, "B width D"],
         offset: Float[Tensor, "B width"],
         margin: Float[Tensor, "B n"],
-    ) -> tuple[Int64[Tensor, " Bn"], Float[Tensor, " Bn"]]:
-        """Nearest centre and squared distance of n tokens in each of B blocks.
+    ) -> Int64[Tensor, " Bn"]:
+        """Nearest centre of n tokens in each of B blocks.
 
         ``x`` and ``y`` are the tokens as given and around their block's mean. Block b's centres are those
         from ``first[b]`` on; ``table`` and ``offset`` hold them as z and |z|^2, filled up with an offset of
@@ -308,7 +362,6 @@ class _Search:
         B, n, _ = y.shape
         width = table.shape[1]
         index = first.new_empty(B * n)
-        distance = x.new_empty(B * n)
         rows = min(n, max(1, self.chunk // width))
         together = min(B, max(1, self.chunk // (n * width)))
         score = x.new_empty(together * rows * width)
@@ -326,8 +379,8 @@ class _Search:
                     column += first[b + row // here.shape[1]]
                 # Blocks are taken together only if all their rows fit, so these rows are neighbours.
                 part = slice(b * n + start, b * n + start + here.shape[0] * here.shape[1])
-                index[part], distance[part] = self._closest(x[part], centres, row, column)
-        return index, distance
+                index[part] = self._closest(x[part], centres, row, column)
+        return index
 
     def _closest(
         self,
@@ -335,10 +388,14 @@ class _Search:
         centres: Float[Tensor, "K D"],
         row: Int64[Tensor, " p"],
         column: Int64[Tensor, " p"],
-    ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"]]:
-        """Decides among candidate pairs (row of ``x``, row of ``centres``) by the direct sum."""
+    ) -> Int64[Tensor, " n"]:
+        """Decides where a row of ``x`` has several candidate rows of ``centres``, by the direct sum."""
         if len(row) == len(x):
-            return column, _squared_distance(x, centres.index_select(0, column))
+            return column
+        found = column.new_full(x.shape[:1], len(centres))
+        several = (torch.bincount(row, minlength=len(x)) > 1)[row]
+        found[row[~several]] = column[~several]
+        row, column = row[several], column[several]
         pairs = max(1, self.chunk // x.shape[1])
         far = x.new_empty(len(row))
         for start in range(0, len(row), pairs):
@@ -346,8 +403,7 @@ class _Search:
             far[some] = _squared_distance(x.index_select(0, row[some]), centres.index_select(0, column[some]))
         least = far.new_full(x.shape[:1], torch.inf).scatter_reduce(0, row, far, "amin")
         wins = far == least[row]
-        lowest = column.new_full(x.shape[:1], len(centres))
-        return lowest.scatter_reduce(0, row[wins], column[wins], "amin"), least
+        return found.scatter_reduce(0, row[wins], column[wins], "amin")
 
 
 def _plain(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -369,8 +425,14 @@ def _true_cells(mask: Bool[Tensor, "n k"]) -> tuple[Int64[Tensor, " p"], Int64[T
     return row[which], word[which] * 8 + byte
 
 
-def _without_empty(nearest: Int64[Tensor, " N"], cost: Float[Tensor, " N"], blocks: _Blocks) -> Int64[Tensor, " N"]:
-    """The assignment after every empty cluster took a token of its block; ``cost`` is a_i |x_i - c|^2.
+def _without_empty(
+    nearest: Int64[Tensor, " N"],
+    x: Float[Tensor, "N D"],
+    a: Float[Tensor, " N"],
+    centres: Float[Tensor, "K D"],
+    blocks: _Blocks,
+) -> Int64[Tensor, " N"]:
+    """The assignment after every empty cluster took a token of its block, in order of falling a_i |x_i - c|^2.
 
     Taking tokens one by one in order of falling cost, a cluster can give away all but the last of its tokens
     in that order, however the others are interleaved. So the donors are known at once.
@@ -379,6 +441,7 @@ def _without_empty(nearest: Int64[Tensor, " N"], cost: Float[Tensor, " N"], bloc
     empty = (counts(nearest, K) == 0).nonzero().squeeze(1)
     if not len(empty):
         return nearest
+    cost = a * _squared_distance(x, centres.index_select(0, nearest))
     order = cost.view(B, T).argsort(dim=1, descending=True, stable=True)
     order = (order + torch.arange(B, device=order.device)[:, None] * T).view(-1)
     home = nearest[order]
