@@ -24,7 +24,7 @@ from helpers.observations import (
 from helpers.parts import Spy, strange_registry
 from kvfw.core.allocate import Uniform
 from kvfw.core.budget import Amount, amount, divide
-from kvfw.core.compressor import Compressor, compressor
+from kvfw.core.compressor import Compressor, Scores, compressor
 from kvfw.core.interfaces import Allocator, Merger, Scorer, Selector, Space
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.slots import take
@@ -35,6 +35,7 @@ from kvfw.core.spec import build_part, build_stage, parse, part_class
 from kvfw.core.stages import Merge, Select, Stage, match_untouched
 from kvfw.core.state import KVState
 from kvfw.errors import BudgetError, RunError
+from kvfw.methods.snapkv import SnapKV
 
 SINKS, RECENT = 2, 3
 HALF = amount(ratio=2)
@@ -500,3 +501,18 @@ def test_the_founding_hybrid_keeps_snapkvs_first_choices() -> None:
     slots = slots_of(hybrid, 0, 0)
     assert set(exact) <= {slot.position for slot in slots if slot.mass == 1}
     assert sum(slot.mass for slot in slots if slot.position not in exact) == 40 - len(exact)
+
+
+def test_shared_scores_cannot_be_written_to_and_belong_to_their_observation() -> None:
+    first, second = observe([random_row(45, seed=1)]), observe([random_row(45, seed=2)])
+    scorer = SnapKV(window=8)
+    scores = Scores(first)
+    scores.of(scorer).fill_(-torch.inf)
+    assert bool(scores.of(scorer).isfinite().all())
+    position = build_part(Kind.SCORER, "position")
+    assert isinstance(position, Scorer)
+    scores.of(position).zero_()
+    assert bool((first.state.positions > 0).any())
+    bound = compressor(parse("snapkv(window=8)"), amount(ratio=4), sinks=2, recent=3)
+    with pytest.raises(ValueError, match="another observation"):
+        bound.compress(second, torch.full((1, 2), 10), scores)

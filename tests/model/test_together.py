@@ -35,7 +35,7 @@ def test_a_batch_writes_what_its_rows_write_alone(name: str, ratios: tuple[int, 
     alone = [greedy(model, taken.compressed(by), taken.logits, NEW) for by in bys]
     logits = taken.logits.expand(len(bys), -1)
     found = greedy_together(model, taken.cache_of(*states), logits, NEW)
-    assert [tokens for tokens in found if tokens is not None]
+    assert sum(tokens is not None for tokens in found) >= len(bys) - 1
     assert all(tokens is None or tokens == one for tokens, one in zip(found, alone, strict=True))
 
 
@@ -61,13 +61,16 @@ def test_a_choice_that_rounding_could_have_made_is_given_up(monkeypatch: pytest.
     taken = snapshot(model, prompt(LENGTH), by)
     states = taken.compressed_states(by)
     tied = taken.logits.clone()
-    tied[0, tied.argsort(descending=True)[0, 1]] = tied.max() - 0.005
+    tied[0, tied.argsort(descending=True)[0, 1]] = tied.max() - 1e-5
     logits = torch.cat((taken.logits, tied, taken.logits))
     found = greedy_together(model, taken.cache_of(states, states, states), logits, NEW)
     alone = greedy(model, taken.compressed(by), taken.logits, NEW)
     assert found == (alone, None, alone)
+    # Logits that are the prompt's own were not rounded in a batch: the first choice is certain, however close.
+    sure = greedy_together(model, taken.cache_of(states, states, states), logits, NEW, first_is_sure=True)
+    assert sure == (alone, greedy(model, taken.compressed(by), tied, NEW), alone)
     monkeypatch.setattr(together, "SURE_GAP", {torch.float32: 1e6})
-    assert greedy_together(model, taken.cache_of(states, states), logits[:2], NEW) == (None, None)
+    assert greedy_together(model, taken.cache_of(states, states), logits[:2], NEW, first_is_sure=True) == (None, None)
 
 
 def test_half_precision_is_not_decoded_together() -> None:
@@ -75,6 +78,19 @@ def test_half_precision_is_not_decoded_together() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         model: Any = build("llama")
         assert not can_decode_together(model.to(dtype))
+
+
+def test_where_rounding_can_move_a_logit_by_any_amount_nothing_is_decoded_together() -> None:
+    experts: Any = build("llama")
+    experts.config.num_local_experts = 4
+    assert not can_decode_together(experts)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert not can_decode_together(tiny("llama"))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert can_decode_together(tiny("llama"))
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
@@ -124,10 +140,10 @@ def test_rounding_in_a_batch_is_far_below_what_counts_as_sure(smollm: LoadedMode
     taken = snapshot(model, text_ids(smollm, 700), bys[1])
     cache = taken.cache_of(*(taken.compressed_states(by) for by in bys))
     tokens = text_ids(smollm, 720)[0, 700:].tolist()
-    worst = 0.0
+    worst, size = 0.0, 0.0
     caches = [taken.compressed(by) for by in bys]
     for token in tokens[:8]:
         batch = feed_together(model, cache, len(bys), [token])
         single = torch.cat([feed(model, one, [token]) for one in caches])
-        worst = max(worst, float((batch - single).abs().max()))
-    assert 0 < worst < together.SURE_GAP[torch.float32] / 10
+        worst, size = max(worst, float((batch - single).abs().max())), float(single.abs().max())
+    assert 0 < worst < together.SURE_GAP[torch.float32] * size / 5

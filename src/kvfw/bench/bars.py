@@ -34,6 +34,9 @@ COMPRESSION_BARS = {
     "h2o": 0.40,
 }
 BAR_TOKENS = 3072
+SINKS, RECENT, RATIO = 4, 84, 4
+#: Memory is measured where there is most to save.
+MEMORY_RATIO = 8
 WHOLE_BAR = 0.25
 #: What one evaluation of the whole bar compares: sixteen compositions.
 SIXTEEN = (

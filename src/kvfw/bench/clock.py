@@ -1,11 +1,12 @@
 """Times of work on any device."""
 
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
+
+from kvfw.model.waiting import clock_s, synchronise
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
@@ -14,19 +15,16 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
         # torch.cuda.Event has no annotations.
         event: Any = torch.cuda.Event
         begin, end = event(enable_timing=True), event(enable_timing=True)
-        torch.cuda.synchronize(device)
-        begin.record()
-        work()
-        end.record()
-        torch.cuda.synchronize(device)
+        # Events belong to the current device's stream.
+        with torch.cuda.device(device):
+            begin.record()
+            work()
+            end.record()
+        synchronise(device)
         return float(begin.elapsed_time(end)) / 1000
-    if device.type == "mps":
-        torch.mps.synchronize()
-    started = time.perf_counter()
+    started = clock_s(device)
     work()
-    if device.type == "mps":
-        torch.mps.synchronize()
-    return time.perf_counter() - started
+    return clock_s(device) - started
 
 
 def median_ratio(tops: list[float], bottoms: list[float]) -> float:

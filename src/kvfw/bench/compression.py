@@ -21,9 +21,9 @@ class Cost:
         compose: the composition.
         tokens: length of the prompt.
         prefill_s: median time of a prefill that observes nothing.
-        observe_s: median time the prefill takes longer for what the scorers asked for. Only column sums cost anything
-            measurable; for compositions without them it is 0.
-        compress_s: median time of compressing all layers.
+        observe_s: median time the prefill takes longer for the column sums that the scorers asked for; 0 without them.
+        compress_s: median time of compressing all layers, and of copying the last queries of all layers, which is all
+            that observing them costs: a difference of two prefills could not show it.
         fraction: median over rounds of (observing + compressing) / prefill of the same round.
     """
 
@@ -39,7 +39,10 @@ class Cost:
 def costs(
     model: Any, vocabulary: Any, ids: Sequence[int], compressors: Sequence[Compressor], repeats: int
 ) -> tuple[Cost, ...]:
-    """Costs of compositions on one prompt; every round prefills once and compresses for each composition.
+    """Costs of compositions on one prompt.
+
+    Every round prefills once without observing anything, once observing queries and text, and twice for every set of
+    column sums (with and without them); then it compresses for each composition.
 
     Args:
         model: the model.
@@ -68,25 +71,31 @@ def costs(
     for by in compressors:
         light = light | replace(by.needs, column_sums=frozenset())
     for turn in range(repeats + 1):
-        seconds, _ = filled(Needs())
-        rounds = [seconds]
+        undisturbed, _ = filled(Needs())
         _, shared = filled(light)
         snapshots = {frozenset[int](): shared}
         for sums in {by.needs.column_sums for by in compressors} - {frozenset()}:
             with_sums, snapshots[sums] = filled(light | Needs(column_sums=sums))
             without, _ = filled(light)
-            rounds.append(without)
             if turn:
                 observing.setdefault(sums, []).append(with_sums - without)
         if turn:
-            plain.append(median(rounds))
+            plain.append(undisturbed)
         for by in compressors:
-            # A copy of the snapshot remembers no scores, so each composition pays for its own.
-            fresh = replace(snapshots[by.needs.column_sums])
-            seconds = seconds_of(lambda fresh=fresh, by=by: fresh.compressed_states(by), device)  # type: ignore[misc]
+            # A snapshot that remembers no scores, so that each composition pays for its own.
+            fresh = snapshots[by.needs.column_sums].unscored()
+            seconds = seconds_of(lambda fresh=fresh, by=by: _work(fresh, by), device)  # type: ignore[misc]
             if turn:
                 compressing[str(by.composition)].append(seconds)
     return tuple(_cost(by, len(ids), plain, observing, compressing) for by in compressors)
+
+
+def _work(filled: Prefill, by: Compressor) -> None:
+    """Copies the queries that the composition asks for, as a prefill does, and compresses."""
+    if by.needs.queries:
+        for obs in filled.observations.values():
+            obs.window()[0][:, :, -by.needs.queries :].clone()
+    filled.compressed_states(by)
 
 
 def _cost(

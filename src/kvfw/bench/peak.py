@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
+from kvfw.bench.bars import RECENT, SINKS
 from kvfw.errors import RunError
 
 
@@ -18,7 +19,7 @@ class Peak:
 
     Attributes:
         peak_bytes: most memory the process held during the prefill, above what it held before.
-        kv_bytes: keys and values held in the end, as the cache reports them.
+        kv_bytes: keys and values that the compressible layers hold in the end.
         expected_kv_bytes: slots x bytes per slot.
         layer_bytes: keys and values of one layer of the full cache.
     """
@@ -44,7 +45,8 @@ def peak_of(model: str, device: str, ids: list[int], compose: str | None, ratio:
         check=False,
     )
     if done.returncode:
-        raise RunError(f"measuring memory failed: {done.stderr.strip().splitlines()[-1:]}")
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        raise RunError(f"measuring memory failed with exit code {done.returncode}: {said[-1]}")
     return Peak(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -63,7 +65,7 @@ def _child() -> None:
     model, ids = loaded.model, torch.tensor([request["ids"]], device=loaded.model.device)
     by = None
     if request["compose"] is not None:
-        by = compressor(parse(request["compose"]), amount(ratio=request["ratio"]), sinks=4, recent=84)
+        by = compressor(parse(request["compose"]), amount(ratio=request["ratio"]), sinks=SINKS, recent=RECENT)
     chunk = request["chunk"] or ids.shape[1]
 
     def run(tokens: "torch.Tensor") -> "Session":
@@ -71,8 +73,8 @@ def _child() -> None:
 
         plan = Plan(
             needs=by.needs if by is not None else Needs(),
-            sinks=4,
-            recent=84,
+            sinks=SINKS,
+            recent=RECENT,
             compressor=by,
             prompt_tokens=tokens.shape[1],
             vocabulary=loaded.tokenizer,
@@ -87,16 +89,16 @@ def _child() -> None:
     run(ids[:, :200])
     with Resident(model.device) as held:
         session = run(ids)
-    states = {i: session.cache.state(i) for i, _ in enumerate(session.cache.layers)}
-    one = next(iter(states.values()))
+    states = [layer.state for layer in session.cache.compressed_layers()]
+    one = states[0]
     per_slot = (one.keys.shape[-1] + one.values.shape[-1]) * one.keys.element_size()
     print(
         json.dumps(
             asdict(
                 Peak(
                     peak_bytes=held.peak_bytes,
-                    kv_bytes=session.cache.report().kv_bytes,
-                    expected_kv_bytes=sum(int(state.valid.sum()) for state in states.values()) * per_slot,
+                    kv_bytes=sum(state.kv_bytes for state in states),
+                    expected_kv_bytes=sum(int(state.valid.sum()) for state in states) * per_slot,
                     layer_bytes=ids.shape[1] * one.keys.shape[1] * per_slot,
                 )
             )

@@ -1,6 +1,5 @@
 """The most memory a process held during a block, above what it held before."""
 
-import resource
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -22,15 +21,15 @@ class Resident:
         self._device = device
         self._before = 0
         self.peak_bytes = 0
+        self._resets = False
 
     def __enter__(self) -> Self:
+        self._resets = _reset()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
-        elif CLEAR.exists():
-            # "5" resets the high-water mark to what is resident now.
-            CLEAR.write_text("5")
+        elif self._resets:
             self._before = _resident("VmRSS")
         else:
             self._before = _all_time_high()
@@ -42,11 +41,20 @@ class Resident:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             peak = torch.cuda.max_memory_allocated(self._device)
-        elif CLEAR.exists():
+        elif self._resets:
             peak = _resident("VmHWM")
         else:
             peak = _all_time_high()
         self.peak_bytes = peak - self._before
+
+
+def _reset() -> bool:
+    """Resets the resident set's high-water mark to what is resident now; False where the kernel does not let us."""
+    try:
+        CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
 
 
 def _resident(name: str) -> int:
@@ -55,5 +63,7 @@ def _resident(name: str) -> int:
 
 
 def _all_time_high() -> int:
+    import resource  # there is none on Windows
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

@@ -10,6 +10,10 @@ from kvfw.bench.bars import (
     HELP_S,
     LIST_S,
     LOAD_S,
+    MEMORY_RATIO,
+    RATIO,
+    RECENT,
+    SINKS,
     SIXTEEN,
     WHOLE_BAR,
     Bar,
@@ -25,10 +29,12 @@ from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.registry import Registry
 from kvfw.core.spec import parse
-from kvfw.model.load import LoadedModel, load_model, load_tokenizer, resolve_model
+from kvfw.model.load import LoadedModel, load_config, load_model, load_tokenizer, resolve_model
 from kvfw.runner.facts import hardware
+from kvfw.runner.limits import check_positions
 
-SINKS, RECENT, RATIO = 4, 84, 4
+#: Slots per head over which decode speed is measured.
+KEPT_SLOTS = (128, 256, 512, 1024, 2048)
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,10 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> Fi
     source = resolve_model(request.model, registry)
     tokenizer = load_tokenizer(source)
     contexts = tuple(sorted({*request.contexts, BAR_TOKENS}))
+    model_config = load_config(source)
+    for tokens in contexts:
+        check_positions("a context of", tokens, 16, request.model, model_config)
+        amount(ratio=RATIO).middle_slots(max(tokens - SINKS - RECENT, 0), SINKS, RECENT)
     prompts = {tokens: prompt_ids(tokenizer, tokens, registry) for tokens in contexts}
     loaded = load_model(source, device=request.device)
     found: list[Cost] = []
@@ -99,9 +109,8 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> Fi
     tell(f"a whole evaluation of {len(SIXTEEN)} compositions at {BAR_TOKENS} tokens")
     evaluation = whole(loaded, request.model, SIXTEEN, BAR_TOKENS, 16, max(1, request.repeats - 1), registry)
     tell("decode speed")
-    kept = [slots for slots in (128, 256, 512, 1024, 2048) if slots < BAR_TOKENS]
     speed = speeds(
-        loaded.model, prompts[BAR_TOKENS], kept, request.repeats, sinks=SINKS, recent=RECENT, registry=registry
+        loaded.model, prompts[BAR_TOKENS], KEPT_SLOTS, request.repeats, sinks=SINKS, recent=RECENT, registry=registry
     )
     tell("memory")
     peaks = _peaks(request, loaded, prompts[BAR_TOKENS])
@@ -125,7 +134,7 @@ def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int]) -> dict[st
     device = str(loaded.model.device)
 
     def peak(compose: str | None, chunk: int | None) -> Peak:
-        return peak_of(request.model, device, list(ids), compose, 8, chunk)
+        return peak_of(request.model, device, list(ids), compose, MEMORY_RATIO, chunk)
 
     return {
         "full": peak(None, None),
@@ -143,7 +152,7 @@ def _whole_bar(found: Whole) -> tuple[Bar, ...]:
 def _compression_bars(found: Sequence[Cost]) -> tuple[Bar, ...]:
     by_name = {cost.compose: cost for cost in found if cost.tokens == BAR_TOKENS}
     return tuple(
-        Bar(f"{name}, of the prefill at {BAR_TOKENS} tokens", limit, by_name[name].fraction)
+        Bar(f"{name}, of the prefill at {BAR_TOKENS} tokens", limit, by_name[str(parse(name))].fraction)
         for name, limit in COMPRESSION_BARS.items()
     )
 

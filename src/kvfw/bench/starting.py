@@ -5,6 +5,8 @@ import sys
 import time
 from statistics import median
 
+from kvfw.errors import RunError
+
 LOADING = """
 import time
 from kvfw.model.load import load_model
@@ -19,15 +21,24 @@ def command_s(arguments: list[str], repeats: int) -> float:
     taken = []
     for _ in range(repeats):
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "kvfw", *arguments], capture_output=True, check=True)
+        _python("-m", "kvfw", *arguments)
         taken.append(time.perf_counter() - started)
     return median(taken)
 
 
 def load_s(model: str, repeats: int) -> float:
     """Median time of loading a model whose files are there already, imports left out."""
-    done = [
-        subprocess.run([sys.executable, "-c", LOADING.format(model)], capture_output=True, text=True, check=True)
-        for _ in range(repeats)
-    ]
-    return median(float(one.stdout.splitlines()[-1]) for one in done)
+    return median(float(_python("-c", LOADING.format(model)).splitlines()[-1]) for _ in range(repeats))
+
+
+def _python(*arguments: str) -> str:
+    """What a Python process printed.
+
+    Raises:
+        RunError: it failed; with the last line of what it said.
+    """
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        raise RunError(f"a process that was to be timed failed with exit code {done.returncode}: {said[-1]}")
+    return done.stdout

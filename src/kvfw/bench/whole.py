@@ -1,7 +1,7 @@
 """A whole evaluation of many compositions on one prompt, beside prefilling it once per composition."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from kvfw.bench.clock import median_ratio, seconds_of
@@ -45,7 +45,10 @@ def whole(
     repeats: int,
     registry: Registry,
 ) -> Whole:
-    """Evaluates the compositions on one prompt of the default task. Speed is not measured, being batch 1 by design."""
+    """Evaluates the compositions on one prompt of the default task.
+
+    Decode speed is left out: it is a pass of its own, at batch 1, in the first trial of each length only.
+    """
     config = EvalConfig.of(
         {
             "compose": tuple(compose),
@@ -58,18 +61,19 @@ def whole(
         }
     )
     plan = prepare(config, registry)
-    (planned,) = plan.prompts
+    planned = replace(plan.prompts[0], timed=False)
     tools = Tools(loaded, SentenceEncoder())
     tools.encoder.similarity("load", "it")
     evaluated, prefilled = [], []
     for turn in range(repeats + 1):
         alone = seconds_of(
-            lambda: prefill(loaded.model, planned.compressed_ids, Needs(), sinks=4, recent=84), loaded.model.device
+            lambda: prefill(loaded.model, planned.compressed_ids, Needs(), sinks=config.sinks, recent=config.recent),
+            loaded.model.device,
         )
         seconds = seconds_of(
             lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), plan.rows, tools)), loaded.model.device
         )
-        if turn or repeats == 0:
+        if turn:
             prefilled.append(alone * len(compose))
             evaluated.append(seconds)
     return Whole(

@@ -73,7 +73,10 @@ class Compressor:
 
         Raises:
             RunError: a part returned something its contract does not allow.
+            ValueError: ``scores`` are of another observation.
         """
+        if scores is not None and scores.obs is not obs:
+            raise ValueError("these scores are of another observation than the one to be compressed")
         score_of = (Scores(obs) if scores is None else scores).of
         eligible = obs.middle
         kept = obs.state.valid & obs.protected
@@ -115,7 +118,7 @@ class Scores:
     """
 
     def __init__(self, obs: Observation) -> None:
-        self._obs = obs
+        self.obs = obs
         self._known: dict[Scorer, Float[Tensor, "B Hkv N"]] = {}
 
     def of(self, scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
@@ -125,8 +128,9 @@ class Scores:
             RunError: as :func:`checked_scores`.
         """
         if scorer not in self._known:
-            self._known[scorer] = checked_scores(scorer, self._obs)
-        return self._known[scorer]
+            self._known[scorer] = checked_scores(scorer, self.obs)
+        # A copy: what one composition's selector does to its scores is no other's business.
+        return self._known[scorer].clone()
 
 
 def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]:

@@ -83,11 +83,11 @@ class Registry:
         Raises:
             UnknownNameError: as in :meth:`get`.
         """
+        for key in self.contested:
+            if key[1] == name:
+                self._refuse_contested(key)
         found = tuple(spec for spec in self.specs.values() if spec.name == name)
         if not found:
-            for key in self.contested:
-                if key[1] == name:
-                    self._refuse_contested(key)
             raise UnknownNameError(unknown("part", name, {spec.name for spec in self.specs.values()}))
         return found
 
@@ -118,7 +118,7 @@ def register(specs: Iterable[PartSpec]) -> Registry:
     Raises:
         RequestError: two parts claim one name in one namespace.
     """
-    table: dict[tuple[str, str], PartSpec] = {}
+    table: dict[Key, PartSpec] = {}
     for spec in specs:
         key = _key(spec)
         if key in table:

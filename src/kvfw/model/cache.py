@@ -204,7 +204,7 @@ class CompressedLayer(CacheLayerMixin):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keeps the given rows."""
-        self._map_rows(lambda x: x[indices, ...])
+        self._map_rows(lambda x: x[indices.to(x.device), ...])
 
 
 def _own(x: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Decoding over a compressed cache: greedy, teacher-forced, and timed."""
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from transformers import PreTrainedModel
 from kvfw.core.observation import Needs
 from kvfw.model.cache import CompressedCache
 from kvfw.model.session import Plan, Session
+from kvfw.model.waiting import clock_s
 
 
 def end_tokens(model: PreTrainedModel) -> frozenset[int]:
@@ -104,19 +104,10 @@ def tokens_per_second(
     """Decode speed at batch 1: ``steps`` greedy steps after ``warmup`` untimed ones, end tokens ignored."""
     token = int(first_logits[0].argmax())
     with decoding(model, cache):
-        started = time.perf_counter()
+        started = clock_s(model.device)
         for step in range(warmup + steps):
             if step == warmup:
-                _synchronise(model)
-                started = time.perf_counter()
+                started = clock_s(model.device)
             token = int(_forward(model, [token], cache)[-1].argmax())
-        _synchronise(model)
-    return steps / (time.perf_counter() - started)
-
-
-def _synchronise(model: PreTrainedModel) -> None:
-    """Waits for a GPU to finish, so that a clock reads finished work."""
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
-    elif model.device.type == "mps":
-        torch.mps.synchronize()
+        seconds = clock_s(model.device) - started
+    return steps / seconds

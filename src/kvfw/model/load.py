@@ -299,7 +299,7 @@ def _plugin_folder(source: ModelSource) -> Path:
         folder = Path(find(source.name))
     except KvfwError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RunError(f"{who} could not be had: {type(error).__name__}: {error}") from error
     try:
         _folder_source(str(folder), folder)

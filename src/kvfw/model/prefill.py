@@ -1,9 +1,8 @@
 """One prefill of a prompt, observed, from which any number of compressed caches are made."""
 
 import copy
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.parallel import map_layers
 from kvfw.model.session import Plan, Session, new_cache
+from kvfw.model.waiting import clock_s
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,15 @@ class Prefill:
     logits: Tensor
     tokens: int
     seconds: float
-    _scores: dict[int, Scores] = field(init=False, repr=False)
+    _scores: dict[int, Scores] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         scores = {index: Scores(obs) for index, obs in self.observations.items()}
         object.__setattr__(self, "_scores", scores)
+
+    def unscored(self) -> "Prefill":
+        """The same prompt, of which no scorer has been asked anything yet."""
+        return replace(self)
 
     def full_states(self) -> dict[int, KVState]:
         """The prompt's slots by layer, uncompressed."""
@@ -129,9 +133,9 @@ def prefill(
     ids = torch.tensor([list(input_ids)], device=model.device)
     plan = Plan(needs=needs, sinks=sinks, recent=recent, vocabulary=vocabulary, prompt_tokens=ids.shape[1])
     session = Session(model, new_cache(model), plan)
-    started = time.perf_counter()
+    started = clock_s(model.device)
     with session.running():
         for part in torch.split(ids, chunk or ids.shape[1], dim=1):
             logits = model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1).logits
-    seconds = time.perf_counter() - started
+    seconds = clock_s(model.device) - started
     return Prefill(session.cache, session.observations, logits[:, -1].float(), ids.shape[1], seconds)

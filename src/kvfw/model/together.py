@@ -9,16 +9,26 @@ from transformers import PreTrainedModel
 
 from kvfw.model.cache import CompressedCache
 from kvfw.model.decode import decoding, end_tokens
+from kvfw.model.layers import text_config
 
-#: By dtype, how far apart the two best logits of a step must lie for the choice to be certain in a batch. A product of
-#: several rows rounds differently from that of one row: in float32 logits differ by about 1e-4. In half precision they
-#: differ by so much that most steps would be uncertain, so there is no entry.
-SURE_GAP: Mapping[torch.dtype, float] = MappingProxyType({torch.float32: 0.01, torch.float64: 0.01})
+#: By dtype, how far apart the two best logits of a step must lie for the choice to be certain in a batch, as a fraction
+#: of the largest logit. A product of several rows rounds differently from that of one row: in float32 the logits of the
+#: embedded model, of size 20, differ by less than 0.001. In half precision they differ by so much that most steps would
+#: be uncertain, so there is no entry.
+SURE_GAP: Mapping[torch.dtype, float] = MappingProxyType({torch.float32: 1e-3, torch.float64: 1e-3})
+#: Names under which configurations say how many experts a layer has.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 def can_decode_together(model: PreTrainedModel) -> bool:
-    """Whether a batch can be trusted to write what its rows write alone."""
-    return model.dtype in SURE_GAP
+    """Whether a batch can be trusted to write what its rows write alone.
+
+    Not in half precision, nor where products of float32 are taken in less (TF32), nor with a mixture of experts: there
+    a rounding that chooses another expert moves logits by any amount.
+    """
+    experts = any(getattr(text_config(model), name, None) for name in EXPERTS)
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return model.dtype in SURE_GAP and exact and not experts
 
 
 @torch.inference_mode()
@@ -31,7 +41,12 @@ def feed_together(model: PreTrainedModel, cache: CompressedCache, rows: int, tok
 
 @torch.inference_mode()
 def greedy_together(
-    model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, max_new_tokens: int
+    model: PreTrainedModel,
+    cache: CompressedCache,
+    first_logits: Tensor,
+    max_new_tokens: int,
+    *,
+    first_is_sure: bool = False,
 ) -> tuple[tuple[int, ...] | None, ...]:
     """Tokens of every row's greedy continuation, as :func:`kvfw.model.decode.greedy` gives them row by row.
 
@@ -42,6 +57,7 @@ def greedy_together(
         cache: the rows' caches; it grows and shrinks.
         first_logits: ``[B, V]``.
         max_new_tokens: at least 1.
+        first_is_sure: the first logits did not come from a batch.
     """
     ends = end_tokens(model)
     written: dict[int, list[int]] = {row: [] for row in range(first_logits.shape[0])}
@@ -51,11 +67,13 @@ def greedy_together(
     with decoding(model, cache):
         while True:
             best = logits.topk(2, dim=-1)
-            gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
+            gaps = best.values[:, 0] - best.values[:, 1]
+            sure = gaps >= SURE_GAP[model.dtype] * logits.abs().amax(dim=-1)
+            certain = [True] * len(active) if first_is_sure and not written[active[0]] else sure.tolist()
             going = []
-            for place, (row, token, gap) in enumerate(zip(active, best.indices[:, 0].tolist(), gaps, strict=True)):
+            for place, (row, token, known) in enumerate(zip(active, best.indices[:, 0].tolist(), certain, strict=True)):
                 written[row].append(token)
-                if not gap >= SURE_GAP[model.dtype]:
+                if not known:
                     unsure.add(row)
                 elif token not in ends and len(written[row]) < max_new_tokens:
                     going.append(place)

@@ -1,6 +1,5 @@
 """What the rows of a table answer to one prompt: compressed one by one, decoded together where that is the same."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -15,6 +14,7 @@ from kvfw.model.load import LoadedModel
 from kvfw.model.prefill import Prefill
 from kvfw.model.sentence import SentenceEncoder
 from kvfw.model.together import can_decode_together, feed_together, greedy_together
+from kvfw.model.waiting import clock_s
 from kvfw.runner.engine import CacheEngine
 from kvfw.runner.prepare import Row
 
@@ -43,11 +43,16 @@ class Answer:
     seconds: dict[str, float]
 
 
-def batches(rows: Sequence[Row]) -> Iterator[tuple[Row, ...]]:
-    """The rows in order, those of one amount together: they hold the same number of slots."""
+def batches(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, ...]]:
+    """The rows in order, ``most`` at a time, those of one amount together: they hold the same number of slots."""
     for _, same in groupby(rows, key=lambda row: row.key.amount):
-        while batch := tuple(islice(same, BATCH_ROWS)):
+        while batch := tuple(islice(same, most)):
             yield batch
+
+
+def rows_at_once(tools: Tools) -> int:
+    """How many rows are held and decoded at once: one where a batch could not be trusted."""
+    return BATCH_ROWS if can_decode_together(tools.loaded.model) else 1
 
 
 @torch.inference_mode()
@@ -63,23 +68,24 @@ def answers(
         max_new_tokens: longest answer.
         tools: what is loaded.
     """
+    device = tools.loaded.model.device
     engines, compress_s = [], []
     for row in rows:
-        started = time.perf_counter()
+        started = clock_s(device)
         states = _states(filled, row)
-        compress_s.append(time.perf_counter() - started)
+        compress_s.append(clock_s(device) - started)
         engines.append(CacheEngine(tools.loaded, filled, states, exact_ids, tools.encoder))
-    started = time.perf_counter()
+    started = clock_s(device)
     written = _decoded(filled, engines, exact_ids, max_new_tokens, tools)
-    decode_s = (time.perf_counter() - started) / len(rows)
+    decode_s = (clock_s(device) - started) / len(rows)
     return tuple(
         Answer(
             Response(tokens, str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))),
             engine,
-            engine.started()[0].report(),
+            report,
             {"prefill": filled.seconds, "compress": seconds, "decode": decode_s},
         )
-        for tokens, engine, seconds in zip(written, engines, compress_s, strict=True)
+        for (tokens, report), engine, seconds in zip(written, engines, compress_s, strict=True)
     )
 
 
@@ -89,17 +95,24 @@ def _states(filled: Prefill, row: Row) -> dict[int, KVState]:
 
 def _decoded(
     filled: Prefill, engines: Sequence[CacheEngine], exact_ids: Sequence[int], max_new_tokens: int, tools: Tools
-) -> tuple[tuple[int, ...], ...]:
-    """Every row's greedy tokens: from one batch, and alone where the batch was not sure."""
+) -> tuple[tuple[tuple[int, ...], CacheReport], ...]:
+    """Every row's greedy tokens, from one batch, and alone where the batch was not sure; and its cache before them."""
     model = tools.loaded.model
     found: tuple[tuple[int, ...] | None, ...] = (None,) * len(engines)
-    if len(engines) > 1 and can_decode_together(model):
+    if len(engines) > 1:
         cache = filled.cache_of(*(engine.states for engine in engines))
         logits = filled.logits.expand(len(engines), -1)
         if exact_ids:
             logits = feed_together(model, cache, len(engines), exact_ids)
-        found = greedy_together(model, cache, logits, max_new_tokens)
+        found = greedy_together(model, cache, logits, max_new_tokens, first_is_sure=not exact_ids)
     return tuple(
-        decode.greedy(model, *engine.started(), max_new_tokens) if tokens is None else tokens
+        _alone(engine, max_new_tokens, tools) if tokens is None else (tokens, engine.started()[0].report())
         for tokens, engine in zip(found, engines, strict=True)
     )
+
+
+def _alone(engine: CacheEngine, max_new_tokens: int, tools: Tools) -> tuple[tuple[int, ...], CacheReport]:
+    cache, logits = engine.started()
+    # Before decoding, which lets the cache grow.
+    report = cache.report()
+    return decode.greedy(tools.loaded.model, cache, logits, max_new_tokens), report

@@ -1,17 +1,21 @@
 """The installed metrics. Imports no torch, so that reports need none."""
 
+from typing import cast
+
 from kvfw.core.metric import DerivedMetric, Metric
 from kvfw.core.parts import Kind, PartSpec
 from kvfw.core.plugins import OWN
 from kvfw.core.registry import Registry
 from kvfw.core.spec import build_part
 from kvfw.errors import RequestError, UnsupportedError
+from kvfw.runner.guarded import GuardedDerived, GuardedMetric
 
 
 def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:
     """All metrics that can be used, in table order. A plugin's that cannot are left out: see :func:`metric_problems`.
 
-    Every registered metric is measured in every run, so that a stranger's broken one would stop everybody's runs.
+    Every registered metric is measured in every run, so that a stranger's broken one would stop everybody's runs. One
+    that fails while it measures gives missing values.
 
     Raises:
         RequestError: a metric of kvfw's own cannot be used.
@@ -19,11 +23,22 @@ def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]
     found: list[Metric | DerivedMetric] = []
     for spec in registry.of_kind(Kind.METRIC):
         try:
-            found.append(built_metric(spec, registry))
+            built = built_metric(spec, registry)
         except RequestError:
             if spec.provider == OWN:
                 raise
+            continue
+        found.append(built if spec.provider == OWN else guarded(built, spec))
     return tuple(found)
+
+
+def guarded(metric: Metric | DerivedMetric, spec: PartSpec) -> Metric | DerivedMetric:
+    """A plugin's metric that cannot stop a run."""
+    who = f"metric {spec.name!r} of plugin {spec.provider!r}"
+    # Casts: a metric's `info` belongs to its class, a guard's to the instance, since each guards another metric.
+    if isinstance(metric, Metric):
+        return cast(Metric, GuardedMetric(metric, metric.info, who))
+    return cast(DerivedMetric, GuardedDerived(metric, metric.info, who))
 
 
 def metric_problems(registry: Registry) -> tuple[str, ...]:

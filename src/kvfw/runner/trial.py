@@ -6,7 +6,7 @@ from kvfw.core.metric import Evidence, Measured, Missing
 from kvfw.core.records import RowKey, TrialKey, TrialRecord, vector_text
 from kvfw.core.task import Task
 from kvfw.model.prefill import Prefill, prefill
-from kvfw.runner.answers import Answer, Tools, answers, batches
+from kvfw.runner.answers import Answer, Tools, answers, batches, rows_at_once
 from kvfw.runner.prepare import FULL_ROW, Plan, Planned, Row
 
 
@@ -39,7 +39,7 @@ def fill(plan: Plan, planned: Planned, tools: Tools) -> Prefill:
 def run_prompt(
     plan: Plan, planned: Planned, filled: Prefill, missing: tuple[Row, ...], tools: Tools
 ) -> Iterator[TrialRecord]:
-    """Records of the ``missing`` rows on one prompt, each as soon as it is measured.
+    """Records of the ``missing`` rows on one prompt, each as soon as its batch has answered and it is measured.
 
     The baseline always answers, since metrics compare with it.
     """
@@ -48,7 +48,7 @@ def run_prompt(
     (baseline,) = answers(filled, (full,), exact, config.max_new_tokens, tools)
     if any(row.key == FULL_ROW for row in missing):
         yield _record(full, planned, baseline, baseline, plan)
-    for batch in batches([row for row in missing if row.key != FULL_ROW]):
+    for batch in batches([row for row in missing if row.key != FULL_ROW], rows_at_once(tools)):
         for row, answer in zip(batch, answers(filled, batch, exact, config.max_new_tokens, tools), strict=True):
             yield _record(row, planned, answer, baseline, plan)
 

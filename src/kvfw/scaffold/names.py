@@ -43,7 +43,7 @@ def check_free(name: str, registry: Registry) -> None:
     Raises:
         RequestError: a part of any kind, a plugin or a Python package has it; the message says which.
     """
-    for spec in registry.specs.values():
+    for spec in (*registry.specs.values(), *(spec for claims in registry.contested.values() for spec in claims)):
         # Of any kind: `kvfw show` and `kvfw verify` take a name alone.
         if spec.name == name:
             raise RequestError(f"the name {name!r} is taken by a {spec.kind} of {spec.provider}; choose another")

@@ -19,5 +19,6 @@ def ranges(names: Iterable[str]) -> list[str]:
 
 def own_range(installed: str | None = None) -> str:
     """The versions of kvfw that promise the same interfaces: ``0.1.x`` before 1.0, then ``1.x``."""
-    major, minor = (int(part) for part in (installed or version("kvfw")).split(".")[:2])
+    found = re.match(r"(\d+)(?:\.(\d+))?", installed or version("kvfw"))
+    major, minor = (int(part or 0) for part in found.groups()) if found is not None else (0, 1)
     return f"kvfw>={major}.{minor},<{major}.{minor + 1}" if major == 0 else f"kvfw>={major}.{minor},<{major + 1}"

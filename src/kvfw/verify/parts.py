@@ -33,6 +33,7 @@ def verify_part(
     Raises:
         SpecError: the text is no part, or has a wrong option.
         UnknownNameError: no part has the name.
+        OptionError: ``only`` or ``without`` name a property that does not exist.
     """
     found = registry if registry is not None else default_registry()
     specs = named(text, kind, found)

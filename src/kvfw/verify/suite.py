@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import Registry
+from kvfw.core.registry import Registry, unknown
 from kvfw.core.spec import build_part, part_text
-from kvfw.errors import SpecError
+from kvfw.errors import OptionError, SpecError
 from kvfw.verify import (
     announced,
     attached,
@@ -110,7 +110,12 @@ def verify_spec(
 
     Raises:
         SpecError: ``text`` is wrong, or lacks an option that the part requires.
+        OptionError: ``only`` or ``without`` name a property that does not exist.
     """
+    ids = [prop.id for prop in PROPERTIES]
+    for name in (*(only or ()), *without):
+        if name not in ids:
+            raise OptionError(unknown("property", name, ids))
     asked = [
         prop
         for prop in PROPERTIES

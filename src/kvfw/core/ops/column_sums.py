@@ -9,8 +9,9 @@ from torch import Tensor
 
 from kvfw.core.state import KVState
 
-#: Elements of the largest block of attention held at once: 2 MiB of float32, which stays in a core's cache.
-BLOCK_ELEMENTS = 2**19
+#: Elements of the largest block of attention held at once: on a CPU 2 MiB of float32, which stay in a core's cache; on
+#: an accelerator 64 MiB, so that its work is not made of launches.
+BLOCK_ELEMENTS, ACCELERATOR_BLOCK_ELEMENTS = 2**19, 2**24
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def column_sums(
     query_positions: Float32[Tensor, "B n"],
     state: KVState,
     scale: float,
-    locals_: tuple[int, ...],
+    distances: tuple[int, ...],
 ) -> dict[int, Float32[Tensor, "B Hkv N"]]:
     """``sum_i A_ij`` over the given queries, mean over the query heads of each KV head, for several distances.
 
@@ -42,16 +43,17 @@ def column_sums(
         query_positions: their positions; -1 for padding, which is left out.
         state: the slots, those of the queries' own tokens included.
         scale: what the model multiplies query-key products by.
-        locals_: the distances.
+        distances: the distances.
     """
     batch, heads, _, dim = queries.shape
     kv_heads, width = state.keys.shape[1], state.width
-    sums = {n: torch.zeros(batch, kv_heads, width, device=queries.device) for n in locals_}
+    sums = {n: queries.new_zeros(batch, kv_heads, width, dtype=torch.float32) for n in distances}
     keys = state.keys.float().transpose(-1, -2)
     bias = state.bias if bool((state.bias != 0).any()) else None
     padded = query_positions < 0 if bool((query_positions < 0).any()) else None
     slots = state.positions[:, :, None, None]
-    for block in _blocks(query_positions, state, max(1, BLOCK_ELEMENTS // (batch * heads * width))):
+    elements = BLOCK_ELEMENTS if queries.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    for block in _blocks(query_positions, state, max(1, elements // (batch * heads * width))):
         rows = slice(block.start, block.stop)
         at = query_positions[:, None, None, rows, None]
         scaled = (queries[:, :, rows].float() * scale).reshape(batch, kv_heads, -1, dim)

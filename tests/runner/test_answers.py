@@ -1,0 +1,86 @@
+"""Rows answered in batches: which go together, and that a batch answers as its rows do alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfw.core.budget import amount
+from kvfw.core.compressor import compressor
+from kvfw.core.observation import Needs
+from kvfw.core.records import RowKey
+from kvfw.core.spec import parse
+from kvfw.model import decode, together
+from kvfw.model.load import load_model
+from kvfw.model.prefill import Prefill, prefill
+from kvfw.model.sentence import SentenceEncoder
+from kvfw.runner.answers import BATCH_ROWS, Tools, answers, batches, rows_at_once
+from kvfw.runner.prepare import Row
+
+COMPOSITIONS = ("streaming", "uniform", "snapkv(window=16)", "snapkv(window=16):0.5+ewmeans_pre(iters=2):0.5")
+NEW, QUESTION = 6, tuple(range(5, 12))
+
+
+def row(text: str, ratio: int = 4) -> Row:
+    by = compressor(parse(text), amount(ratio=ratio), sinks=4, recent=8)
+    return Row(RowKey(str(by.composition), str(by.amount)), by)
+
+
+@pytest.fixture(scope="module")
+def tools(tiny_folder: Path) -> Tools:
+    return Tools(load_model(str(tiny_folder), device="cpu"), SentenceEncoder())
+
+
+@pytest.fixture(scope="module")
+def filled(tools: Tools) -> Prefill:
+    ids = [(7 * i * i + 3 * i) % 90 + 5 for i in range(120)]
+    return prefill(tools.loaded.model, ids, Needs(queries=84), sinks=4, recent=8)
+
+
+def test_batches_keep_the_order_and_hold_one_amount() -> None:
+    rows = [row(text, ratio) for ratio in (2, 4) for text in COMPOSITIONS]
+    found = list(batches(rows, 3))
+    assert [len(batch) for batch in found] == [3, 1, 3, 1]
+    assert [each for batch in found for each in batch] == rows
+    assert all(len({each.key.amount for each in batch}) == 1 for batch in found)
+    assert list(batches([], 3)) == []
+    many = [row(f"snapkv(window={n})") for n in range(1, BATCH_ROWS + 2)]
+    assert [len(batch) for batch in batches(many, BATCH_ROWS)] == [BATCH_ROWS, 1]
+
+
+@pytest.mark.parametrize("question", [(), QUESTION], ids=["aware", "agnostic"])
+def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, question: Sequence[int]) -> None:
+    rows = [row(text) for text in COMPOSITIONS]
+    batch = answers(filled, rows, question, NEW, tools)
+    for each, alone in zip(batch, (answers(filled, [one], question, NEW, tools)[0] for one in rows), strict=True):
+        assert each.response == alone.response
+        assert each.report.kv_bytes == alone.report.kv_bytes
+        assert set(each.seconds) == {"prefill", "compress", "decode"}
+    # The question's own slots are held, too.
+    slots = 4 + (120 - 12) // 4 + 8 + len(question)
+    assert all(layer.slots == (slots, slots) for layer in batch[0].report.layers)
+
+
+def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(text) for text in COMPOSITIONS]
+    expected = [each.response for each in answers(filled, rows, (), NEW, tools)]
+    lone = list[int]()
+    original = decode.greedy
+
+    def counted(*arguments: Any) -> tuple[int, ...]:
+        lone.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(decode, "greedy", counted)
+    monkeypatch.setattr(together, "SURE_GAP", {tools.loaded.model.dtype: 1e6})
+    assert [each.response for each in answers(filled, rows, (), NEW, tools)] == expected
+    assert len(lone) == len(rows)
+
+
+def test_one_row_at_a_time_where_a_batch_cannot_be_trusted(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rows_at_once(tools) == BATCH_ROWS
+    monkeypatch.setattr(together, "SURE_GAP", {})
+    assert rows_at_once(tools) == 1
