@@ -11,7 +11,10 @@ import pytest
 from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.observation import Needs
+from kvfw.core.options import Part
+from kvfw.core.parts import Kind, PartSpec
 from kvfw.core.records import RowKey
+from kvfw.core.registry import default_registry, register
 from kvfw.core.spec import parse
 from kvfw.model import decode, together
 from kvfw.model.load import load_model
@@ -54,8 +57,9 @@ def test_batches_keep_the_order_and_hold_one_amount() -> None:
 @pytest.mark.parametrize("question", [(), QUESTION], ids=["aware", "agnostic"])
 def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, question: Sequence[int]) -> None:
     rows = [row(text) for text in COMPOSITIONS]
-    batch = answers(filled, rows, question, NEW, tools)
-    for each, alone in zip(batch, (answers(filled, [one], question, NEW, tools)[0] for one in rows), strict=True):
+    batch = [answer for _, answer in answers(filled, rows, question, NEW, tools).done]
+    singles = [answers(filled, [one], question, NEW, tools).done[0][1] for one in rows]
+    for each, alone in zip(batch, singles, strict=True):
         assert each.response == alone.response
         assert each.report.kv_bytes == alone.report.kv_bytes
         assert set(each.seconds) == {"prefill", "compress", "decode"}
@@ -66,7 +70,7 @@ def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, que
 
 def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(text) for text in COMPOSITIONS]
-    expected = [each.response for each in answers(filled, rows, (), NEW, tools)]
+    expected = [answer.response for _, answer in answers(filled, rows, (), NEW, tools).done]
     lone = list[int]()
     original = decode.greedy
 
@@ -76,7 +80,7 @@ def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypat
 
     monkeypatch.setattr(decode, "greedy", counted)
     monkeypatch.setattr(together, "SURE_GAP", {tools.loaded.model.dtype: 1e6})
-    assert [each.response for each in answers(filled, rows, (), NEW, tools)] == expected
+    assert [answer.response for _, answer in answers(filled, rows, (), NEW, tools).done] == expected
     assert len(lone) == len(rows)
 
 
@@ -84,3 +88,29 @@ def test_one_row_at_a_time_where_a_batch_cannot_be_trusted(tools: Tools, monkeyp
     assert rows_at_once(tools) == BATCH_ROWS
     monkeypatch.setattr(together, "SURE_GAP", {})
     assert rows_at_once(tools) == 1
+
+
+class Third(Part):
+    """Fails in one layer."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    def score(self, obs: Any) -> Any:
+        if obs.layer == 1:
+            raise ValueError("layer one\nboom")
+        return obs.state.positions
+
+
+def test_a_row_that_fails_takes_no_other_with_it(tools: Tools, filled: Prefill) -> None:
+    registry = register((*default_registry().specs.values(), PartSpec(Kind.SCORER, "third", f"{__name__}:Third", "x")))
+    by = compressor(parse("third", registry), amount(ratio=4), sinks=4, recent=8, registry=registry)
+    broken = Row(RowKey("third", "ratio=4"), by)
+    rows = [row(COMPOSITIONS[0]), broken, row(COMPOSITIONS[1])]
+    found = answers(filled, rows, (), NEW, tools)
+    assert [each for each, _ in found.done] == [rows[0], rows[2]]
+    ((which, error),) = found.failed
+    assert which is broken
+    assert "scorer Third in layer 1 failed: ValueError: layer one boom (test_answers.py, line" in str(error)
+    assert answers(filled, [broken], (), NEW, tools).done == ()

@@ -10,8 +10,9 @@ from kvfw.errors import RunError
 LOADING = """
 import time
 from kvfw.model.load import load_model
+load_model({0!r})
 started = time.perf_counter()
-load_model({!r})
+load_model({0!r})
 print(time.perf_counter() - started)
 """
 
@@ -27,7 +28,7 @@ def command_s(arguments: list[str], repeats: int) -> float:
 
 
 def load_s(model: str, repeats: int) -> float:
-    """Median time of loading a model whose files are there already, imports left out."""
+    """Median time of loading a model a second time in one process: the first pays for transformers' imports."""
     return median(float(_python("-c", LOADING.format(model)).splitlines()[-1]) for _ in range(repeats))
 
 

@@ -55,7 +55,7 @@ def _print_plugins() -> None:
     registry = collect()
     rows = [("plugin", "distribution", "version", "parts", "state")]
     for plugin in registry.plugins:
-        mine = [spec for spec in registry.specs.values() if spec.provider == plugin.name]
+        mine = [spec for spec in plugin.specs if spec in registry.specs.values()]
         parts = f"{len(mine)} built in" if plugin.name == OWN else ", ".join(f"{s.kind} {s.name}" for s in mine)
         state = "problem" if plugin.problems else "ok" if plugin.wanted else f"not loaded: left out of {VARIABLE}"
         rows.append((plugin.name, plugin.distribution or "-", plugin.version or "-", parts or "none", state))

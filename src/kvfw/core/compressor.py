@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from kvfw.core.blame import blamed, needs_of
 from kvfw.core.budget import Amount, check_counts, divide
 from kvfw.core.interfaces import Scorer
 from kvfw.core.observation import Needs, Observation
@@ -139,8 +140,11 @@ def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]
     Raises:
         RunError: wrong shape, or NaN for a token it has to rank.
     """
-    scores = scorer.score(obs.narrowed(scorer.needs))
     name = type(scorer).__name__
+    with blamed(f"scorer {name} in layer {obs.layer}"):
+        scores = scorer.score(obs.narrowed(needs_of(scorer)))
+    if not isinstance(scores, torch.Tensor):
+        raise RunError(f"scorer {name} returned {type(scores).__name__} where a tensor of scores is expected")
     if scores.shape != obs.state.mass.shape:
         raise RunError(
             f"scorer {name} returned shape {tuple(scores.shape)}; one score per row, KV head and slot is expected: "

@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -12,7 +12,8 @@ from kvfw.core.parts import STAGE_KINDS, Kind, PartSpec
 from kvfw.core.records import MetricInfo
 from kvfw.core.registry import Registry
 from kvfw.core.spec import build_stage, part_class
-from kvfw.errors import SpecError
+from kvfw.core.stages import Stage
+from kvfw.errors import RunError, SpecError
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
@@ -133,11 +134,12 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
     if spec.kind not in STAGE_KINDS:
         return None
     try:
-        stage = build_stage(spec.name, registry)
+        needs = cast(Stage, build_stage(spec.name, registry)).needs
     except SpecError:
         return None  # a generic form has required options, so it needs nothing by itself
-    needs = getattr(stage, "needs", None)
-    return needs_lines(needs) if isinstance(needs, Needs) else None
+    except RunError as error:
+        return (f"cannot be told: {error}",)
+    return needs_lines(needs)
 
 
 def needs_lines(needs: Needs) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
+from kvfw.core.blame import blamed, needs_of
 from kvfw.core.interfaces import Merger, Scorer, Selector, Space
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.slots import empty_like, take
@@ -89,7 +90,7 @@ class Select(StageForm):
     @property
     def needs(self) -> Needs:
         """What the scorer needs."""
-        return self.scorer.needs
+        return needs_of(self.scorer)
 
     def run(
         self,
@@ -99,8 +100,10 @@ class Select(StageForm):
         eligible: Bool[Tensor, "B Hkv N"],
     ) -> Outcome:
         """See :class:`Stage`."""
-        kept = self.selector.select(score_of(self.scorer), budget, eligible)
-        check_kept(kept, eligible, budget, f"selector {type(self.selector).__name__}")
+        scores, who = score_of(self.scorer), f"selector {type(self.selector).__name__}"
+        with blamed(f"{who} in layer {obs.layer}"):
+            kept = self.selector.select(scores, budget, eligible)
+        check_kept(kept, eligible, budget, who)
         return Outcome(kept=kept)
 
     def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
@@ -133,7 +136,7 @@ class Merge(StageForm):
     @property
     def needs(self) -> Needs:
         """What the weighting scorer needs."""
-        return self.weight.needs
+        return needs_of(self.weight)
 
     def run(
         self,
@@ -163,12 +166,14 @@ class Merge(StageForm):
         return state
 
 
-def check_kept(kept: Tensor, eligible: Bool[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], who: str) -> None:
+def check_kept(kept: object, eligible: Bool[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], who: str) -> None:
     """Refuses a selection that is no mask of the slots, goes outside what is eligible, or misses the budget.
 
     Raises:
         RunError: naming ``who``.
     """
+    if not isinstance(kept, Tensor):
+        raise RunError(f"{who} returned {type(kept).__name__} where a mask of the slots to keep is expected")
     if kept.shape != eligible.shape or kept.dtype != torch.bool:
         raise RunError(
             f"{who} returned {kept.dtype} of shape {tuple(kept.shape)}; a bool mask of shape "
@@ -202,20 +207,23 @@ def merge_in_space(
     Raises:
         RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
     """
-    inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
-    merged = merger.merge(inside, weights, budget)
+    who = f"merger {type(merger).__name__}"
+    with blamed(f"space {type(space).__name__}"):
+        inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
+    with blamed(who):
+        merged = merger.merge(inside, weights, budget)
+    if not isinstance(merged, KVState):
+        raise RunError(f"{who} returned {type(merged).__name__} where a KVState is expected")
     if not torch.equal(merged.valid.sum(-1), budget):
-        raise RunError(
-            f"merger {type(merger).__name__} returned {merged.valid.sum(-1).tolist()} slots where its budget was "
-            f"{budget.tolist()}"
-        )
+        raise RunError(f"{who} returned {merged.valid.sum(-1).tolist()} slots where its budget was {budget.tolist()}")
     before, after = tokens.mass.sum(-1), merged.mass.sum(-1)
     if not torch.equal(before, after):
         raise RunError(
-            f"merger {type(merger).__name__} returned slots that stand for {after.tolist()} tokens where it was "
+            f"{who} returned slots that stand for {after.tolist()} tokens where it was "
             f"given {before.tolist()}; masses must add up"
         )
-    back = space.inverse(merged, rope)
+    with blamed(f"space {type(space).__name__}"):
+        back = space.inverse(merged, rope)
     keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
     source, untouched = match_untouched(inside, merged)
     spread = source[..., None].expand(-1, -1, -1, tokens.keys.shape[-1])

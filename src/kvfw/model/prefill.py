@@ -135,7 +135,7 @@ def prefill(
     session = Session(model, new_cache(model), plan)
     started = clock_s(model.device)
     with session.running():
-        for part in torch.split(ids, chunk or ids.shape[1], dim=1):
+        for part in torch.split(ids, min(chunk or ids.shape[1], ids.shape[1]), dim=1):
             logits = model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1).logits
     seconds = clock_s(model.device) - started
     return Prefill(session.cache, session.observations, logits[:, -1].float(), ids.shape[1], seconds)

@@ -8,6 +8,7 @@ import torch
 
 from kvfw.core.metric import Response
 from kvfw.core.state import KVState
+from kvfw.errors import RunError
 from kvfw.model import decode
 from kvfw.model.cache import CacheReport
 from kvfw.model.load import LoadedModel
@@ -55,11 +56,24 @@ def rows_at_once(tools: Tools) -> int:
     return BATCH_ROWS if can_decode_together(tools.loaded.model) else 1
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What came of a batch of rows.
+
+    Args:
+        done: rows with their answers, in order.
+        failed: rows whose parts failed; nothing is known of them.
+    """
+
+    done: tuple[tuple[Row, Answer], ...]
+    failed: tuple[tuple[Row, RunError], ...]
+
+
 @torch.inference_mode()
 def answers(
     filled: Prefill, rows: Sequence[Row], exact_ids: Sequence[int], max_new_tokens: int, tools: Tools
-) -> tuple[Answer, ...]:
-    """Compresses a prompt for every row and lets the model answer.
+) -> Answers:
+    """Compresses a prompt for every row and lets the model answer. A row that fails takes no other with it.
 
     Args:
         filled: the prompt.
@@ -69,16 +83,21 @@ def answers(
         tools: what is loaded.
     """
     device = tools.loaded.model.device
-    engines, compress_s = [], []
+    ready, engines, compress_s, failed = [], [], [], []
     for row in rows:
         started = clock_s(device)
-        states = _states(filled, row)
+        try:
+            states = _states(filled, row)
+        except RunError as error:
+            failed.append((row, error))
+            continue
         compress_s.append(clock_s(device) - started)
+        ready.append(row)
         engines.append(CacheEngine(tools.loaded, filled, states, exact_ids, tools.encoder))
     started = clock_s(device)
     written = _decoded(filled, engines, exact_ids, max_new_tokens, tools)
-    decode_s = (clock_s(device) - started) / len(rows)
-    return tuple(
+    decode_s = (clock_s(device) - started) / max(len(ready), 1)
+    done = tuple(
         Answer(
             Response(tokens, str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))),
             engine,
@@ -87,6 +106,7 @@ def answers(
         )
         for (tokens, report), engine, seconds in zip(written, engines, compress_s, strict=True)
     )
+    return Answers(tuple(zip(ready, done, strict=True)), tuple(failed))
 
 
 def _states(filled: Prefill, row: Row) -> dict[int, KVState]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from kvfw.core.blame import blamed
 from kvfw.core.compressor import Compressor, compressor
 from kvfw.core.metric import DerivedMetric, Metric
 from kvfw.core.observation import Needs
@@ -23,7 +24,7 @@ from kvfw.model.load import (
     resolve_model,
 )
 from kvfw.runner.config import EvalConfig
-from kvfw.runner.limits import check_length, check_positions
+from kvfw.runner.limits import check_length, check_positions, check_prompt
 from kvfw.runner.metrics import registered_metrics
 
 FULL_ROW = RowKey(FULL, "ratio=1")
@@ -117,7 +118,8 @@ def prepare(config: EvalConfig, registry: Registry) -> Plan:
     amounts = config.amounts()
     compositions = [parse(text, registry) for text in config.compose if text.strip() != FULL]
     task = _task(config, registry)
-    task.check_settings(config.contexts, config.depths, tuple(range(config.seeds)))
+    with blamed(f"task {config.task!r}"):
+        task.check_settings(config.contexts, config.depths, tuple(range(config.seeds)))
     source = resolve_model(config.model, registry)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
@@ -211,13 +213,16 @@ def _task(config: EvalConfig, registry: Registry) -> Task:
 
 def _prompts(config: EvalConfig, task: Task, source: ModelSource) -> tuple[Planned, ...]:
     tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
-    task.check(tokenizer, config.contexts, config.depths, tuple(range(config.seeds)))
+    with blamed(f"task {config.task!r}"):
+        task.check(tokenizer, config.contexts, config.depths, tuple(range(config.seeds)))
     planned = []
     for context in config.contexts:
         for seed in range(config.seeds):
             for depth in config.depths:
                 trial = Trial(context, depth, seed)
-                prompt = task.prompt(tokenizer, trial)
+                with blamed(f"task {config.task!r}"):
+                    prompt = task.prompt(tokenizer, trial)
+                check_prompt(prompt, trial, config.task)
                 after = len(prompt.input_ids) - prompt.context_end
                 if config.question_aware and after > config.recent:
                     raise PromptError(

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from kvfw.core.blame import blamed
 from kvfw.core.metric import Evidence, Measured, Missing
 from kvfw.core.records import RowKey, TrialKey, TrialRecord, vector_text
 from kvfw.core.task import Task
+from kvfw.errors import RunError
 from kvfw.model.prefill import Prefill, prefill
 from kvfw.runner.answers import Answer, Tools, answers, batches, rows_at_once
 from kvfw.runner.prepare import FULL_ROW, Plan, Planned, Row
@@ -42,23 +44,37 @@ def run_prompt(
     """Records of the ``missing`` rows on one prompt, each as soon as its batch has answered and it is measured.
 
     The baseline always answers, since metrics compare with it.
+
+    Raises:
+        RunError: a row's part failed; after the records of all other rows.
     """
     config, exact = plan.config, planned.exact_ids
     full = Row(FULL_ROW, None)
-    (baseline,) = answers(filled, (full,), exact, config.max_new_tokens, tools)
+    ((_, baseline),) = answers(filled, (full,), exact, config.max_new_tokens, tools).done
     if any(row.key == FULL_ROW for row in missing):
         yield _record(full, planned, baseline, baseline, plan)
+    failed: list[tuple[Row, RunError]] = []
     for batch in batches([row for row in missing if row.key != FULL_ROW], rows_at_once(tools)):
-        for row, answer in zip(batch, answers(filled, batch, exact, config.max_new_tokens, tools), strict=True):
+        found = answers(filled, batch, exact, config.max_new_tokens, tools)
+        failed += found.failed
+        for row, answer in found.done:
             yield _record(row, planned, answer, baseline, plan)
+    if failed:
+        row, error = failed[0]
+        raise RunError(
+            f"{row.key.compose} {row.key.amount}: {error}\nAll other rows of this prompt are recorded. Mend the part "
+            "and resume the run, or evaluate without it in a new folder"
+        ) from error
 
 
 def _evidence(row: Row, planned: Planned, answer: Answer, baseline: Answer, task: Task) -> Evidence:
+    with blamed(f"task {type(task).__name__}"):
+        recalled = bool(task.recalled(answer.response.text, planned.prompt))
     return Evidence(
         prompt=planned.prompt,
         response=answer.response,
         reference=baseline.response,
-        recalled=task.recalled(answer.response.text, planned.prompt),
+        recalled=recalled,
         states=answer.engine.states,
         positions_kept=row.compressor is None or not row.compressor.moves_positions,
         kv_bytes=answer.report.kv_bytes,

@@ -4,6 +4,7 @@ import inspect
 
 from pydantic import BaseModel, ValidationError
 
+from kvfw.core.blame import needs_of
 from kvfw.core.interfaces import Merger, Scorer, Selector, Space
 from kvfw.core.metric import DerivedMetric, Metric
 from kvfw.core.options import Method, Part, StageForm, default_text
@@ -39,6 +40,8 @@ def contract(subject: Subject) -> Verdict:
         return Failed(f"a {subject.spec.kind} has {said}", f"{type(subject.part).__name__} lacks some of them")
     if isinstance(subject.part, StageForm) != (subject.spec.kind is Kind.STAGE):
         return Failed("kvfw's base class for stage forms on stages, and on stages only", type(subject.part).__name__)
+    if subject.spec.kind is Kind.SCORER:
+        needs_of(subject.scorer)
     return PASSED
 
 

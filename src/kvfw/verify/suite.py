@@ -2,7 +2,7 @@
 
 import inspect
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,7 +131,7 @@ def verify_spec(
         verdicts = [failed if prop is LOADS else missing for prop in asked]
         return PartReport(spec, text, tuple(map(Finding, asked, verdicts)))
     with restored():
-        return PartReport(spec, subject.text, tuple(Finding(prop, _checked(prop, subject)) for prop in asked))
+        return PartReport(spec, subject.text, tuple(_findings(asked, subject)))
 
 
 def _subject(spec: PartSpec, text: str, registry: Registry) -> Subject:
@@ -143,6 +143,16 @@ def _subject(spec: PartSpec, text: str, registry: Registry) -> Subject:
     if spec.kind is Kind.METHOD:
         subject.bound()  # a recipe that does not work is a method that cannot be built
     return subject
+
+
+def _findings(asked: list[Property], subject: Subject) -> Iterator[Finding]:
+    """One finding per property. What has not what its kind asks for is not asked any further."""
+    idle = NotApplicable("the part has not what its kind asks for")
+    keeps = True
+    for prop in asked:
+        verdict = _checked(prop, subject) if keeps else idle
+        yield Finding(prop, verdict)
+        keeps = keeps and not (prop.id == "contract" and isinstance(verdict, Failed))
 
 
 def _checked(prop: Property, subject: Subject) -> Verdict:
