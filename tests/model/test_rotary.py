@@ -17,6 +17,7 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.layers import anatomy
 from kvfw.model.load import LoadedModel
 from kvfw.model.session import new_cache
+from kvfw.model.support import fresh_layers
 
 LENGTH = 150  # beyond the 64 positions of the dynamic and the scaled models
 
@@ -33,6 +34,16 @@ FAMILIES = {
     "glm": (8, "interleaved", "k_proj"),
     "glm4": (8, "interleaved", "k_proj"),
     "cohere": (16, "interleaved", "k_proj"),
+    "linear": (16, "half", "k_proj"),
+    "mistral": (16, "half", "k_proj"),
+    "mixtral": (16, "half", "k_proj"),
+    "olmo2": (16, "half", "k_norm"),
+    "gemma2": (16, "half", "k_proj"),
+    "gpt_oss": (16, "half", "k_proj"),
+    "qwen3_vl": (16, "half", "k_norm"),
+    "phi3": (16, "half", "qkv_proj"),
+    "longrope": (16, "half", "qkv_proj"),
+    "gpt_neox": (4, "half", "query_key_value"),
 }
 
 
@@ -61,9 +72,18 @@ def observed(model: PreTrainedModel, source: str) -> tuple[dict[int, Observation
 
 
 def in_heads(x: Tensor, like: Tensor) -> Tensor:
-    """``[1, N, Hkv * D]``, ``[1, N, Hkv, D]`` or ``[1, Hkv, N, D]`` as ``[1, Hkv, N, D]``."""
+    """``[1, N, Hkv * D]``, ``[1, N, Hkv, D]`` or ``[1, Hkv, N, D]`` as ``[1, Hkv, N, D]``.
+
+    Also out of fused projections: Phi-3 puts all queries, all keys and all values side by side, GPT-NeoX those of
+    every head.
+    """
     if x.shape == like.shape:
         return x
+    heads, size = like.shape[1], like.shape[-1]
+    if x.shape[-1] == 3 * heads * size:
+        return x.reshape(1, LENGTH, heads, 3 * size)[..., size : 2 * size].transpose(1, 2)
+    if x.shape[-1] > heads * size and x.ndim == 3:
+        x = x[..., -2 * heads * size : -heads * size]
     return x.reshape(1, LENGTH, like.shape[1], -1).transpose(1, 2)
 
 
@@ -169,7 +189,18 @@ def test_an_encoder_decoder_is_refused() -> None:
 def test_a_model_without_attention_is_refused() -> None:
     untyped: Any = transformers
     config = untyped.MambaConfig(vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=1)
-    refused(untyped.MambaForCausalLM(config), "attention interface")
+    refused(untyped.MambaForCausalLM(config), "recurrent state")
+
+
+def test_a_model_that_rotates_inside_its_attention_is_refused() -> None:
+    untyped: Any = transformers
+    config = untyped.GPTJConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=2, rotary_dim=8, n_positions=64)
+    with pytest.raises(UnsupportedError, match="GPTJAttention rotates its keys by a table of its own"):
+        new_cache(untyped.GPTJForCausalLM(config))
+    model: Any = build("llama")
+    del model.model.rotary_emb
+    with pytest.raises(UnsupportedError, match="LlamaAttention rotates its keys by a table of its own"):
+        new_cache(model)
 
 
 def test_a_model_outside_the_attention_interface_is_refused() -> None:
@@ -177,12 +208,19 @@ def test_a_model_outside_the_attention_interface_is_refused() -> None:
 
 
 def test_a_model_of_sliding_layers_only_is_refused() -> None:
-    refused(build("mistral"), "sliding window", "nothing to compress")
+    refused(build("mistral_sliding"), "sliding window", "nothing to compress")
 
 
-def test_a_model_that_rotates_the_end_of_its_keys_is_refused() -> None:
+def test_multi_head_latent_attention_is_refused() -> None:
+    refused(build("deepseek"), "multi-head latent attention")
+
+
+def test_a_model_that_rotates_the_end_of_its_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As any family would that does what DeepSeek does, and says nothing of it in its configuration.
+    model = build("deepseek")
+    monkeypatch.setattr("kvfw.model.layers.check_supported", lambda config, *_: fresh_layers(config))
     with pytest.raises(UnsupportedError, match="DeepseekV3Attention rotates other coordinates"):
-        new_cache(build("deepseek"))
+        anatomy(model)
 
 
 @pytest.mark.real

@@ -124,7 +124,7 @@ def load_config(
     Raises:
         UnknownNameError: no such model.
         FetchError: it could not be downloaded.
-        UnsupportedError: it is not a causal language model that transformers knows.
+        UnsupportedError: it is not a causal language model that transformers knows, or one that kvfw cannot compress.
     """
     place = _place(source, ask)
     return _read_config(place, trust_remote_code)
@@ -353,17 +353,17 @@ def _read_tokenizer(place: _Place, trust_remote_code: bool) -> PreTrainedTokeniz
 def _refuse_other_kinds(name: str, config: PreTrainedConfig) -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedError(
-            f"{name!r} ({config.model_type}) is an encoder-decoder model; kvfw handles decoder-only models, "
-            "whose one cache holds the prompt"
-        )
+    from kvfw.model.support import causal_class, check_supported, refuse_encoder_decoder
+
+    refuse_encoder_decoder(config, f"{name!r} ({config.model_type})")
     # Encoders can be loaded as if they were causal, attend both ways all the same, and give nonsense.
     architectures: list[str] = getattr(config, "architectures", None) or []
     own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     is_encoder = any(a.endswith("ForMaskedLM") for a in architectures) and not getattr(config, "is_decoder", False)
-    if is_encoder or (type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not own_code):
+    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if is_encoder or (not known and not own_code):
         raise UnsupportedError(f"{name!r} ({config.model_type}) is not a causal language model known to transformers")
+    check_supported(config, f"{name!r} ({config.model_type})", causal_class(config))
 
 
 def _check_attention(implementation: str | None, trust_remote_code: bool) -> None:
