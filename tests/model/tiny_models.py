@@ -128,8 +128,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_hidden_layers": 4,
             "layer_types": MIXED_LAYERS,
             "sliding_window": SLIDING_WINDOW,
-            # Low, so that capping changes which keys come first in a sum over heads.
+            # Low beside logits of this scale, so that capping changes which keys come first in a sum over heads.
             "attn_logit_softcapping": 2.0,
+            "query_pre_attn_scalar": 4,
             "final_logit_softcapping": None,
             # Tied, large embeddings would make every model repeat its last token, whatever it attends to.
             "tie_word_embeddings": False,
@@ -195,6 +196,10 @@ def build(name: str, *, attention: str | None = None, seed: int = 0, **changes: 
     config._attn_implementation = attention or ("eager" if prefix in EAGER_ONLY else "sdpa")
     torch.manual_seed(seed)
     model: PreTrainedModel = getattr(untyped, HEADS.get(prefix, f"{prefix}ForCausalLM"))(config).eval()
+    for module in model.modules():
+        if isinstance(sinks := getattr(module, "sinks", None), torch.nn.Parameter):
+            # From next to nothing to nearly everything: which keys come first in a sum over heads changes.
+            sinks.data = torch.linspace(-2, 6, sinks.numel())
     return model.requires_grad_(False)
 
 

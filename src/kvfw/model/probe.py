@@ -66,7 +66,7 @@ def probe_layers(
     pair. Layers alike in all their plain attributes are asked once.
 
     Raises:
-        UnsupportedError: a layer rotates other coordinates than the leading ones.
+        UnsupportedError: a layer rotates other coordinates than the leading ones, or cannot be asked.
     """
     answers: dict[object, Probed | None] = {}
     probed: list[Probed | None] = []
@@ -98,8 +98,14 @@ def _ask(
     device = next(attention.parameters(), torch.empty(0)).device
     hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=device)
     table = torch.full((1, 1, table_width), torch.nan, dtype=dtype, device=device)
-    # Not a call of the module: its forward hooks are other people's, and this is no forward of theirs.
-    attention.forward(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
+    try:
+        # Not a call of the module: its forward hooks are other people's, and this is no forward of theirs.
+        attention.forward(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(attention).__name__} cannot be asked how it rotates keys; it takes more than states, mask and "
+            f"rotation ({type(error).__name__}: {error})"
+        ) from error
     if probe.seen is None:
         raise UnsupportedError(f"{type(attention).__name__} does not go through transformers' attention interface")
     (key, value, given), probe.seen = probe.seen, None

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +45,14 @@ class RotaryReader:
         inv_freq, scaling = _table(self.module, self.layer_types[layer] if self.layer_types else None)
         return Rope(inv_freq.detach().float().clone(), scaling, self.layout)
 
+    def settings(self, layer: int) -> Mapping[str, Any]:
+        """What the configuration says about a layer's rotation, under transformers' names."""
+        config: Any = getattr(self.module, "config", None)
+        settings: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+        if self.layer_types and isinstance(settings.get(self.layer_types[layer]), Mapping):
+            settings = settings[self.layer_types[layer]]
+        return settings
+
 
 def rotary_reader(
     model: PreTrainedModel, attentions: tuple[nn.Module, ...]
@@ -77,8 +85,8 @@ def rotary_reader(
 
 def _hidden_rotation(attention: nn.Module) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(attention).__name__} rotates its keys by a table of its own and not by the frequencies of a rotary module, "
-        "so kvfw cannot read how"
+        f"{type(attention).__name__} rotates its keys by a table of its own and not by the frequencies of a rotary "
+        "module, so kvfw cannot read how"
     )
 
 

@@ -32,7 +32,7 @@ def check_supported(
         UnsupportedError: an architecture kvfw cannot compress correctly, with the reason.
     """
     text: Any = config.get_text_config(decoder=True)
-    refuse_encoder_decoder(config, name)
+    _refuse_encoder_decoder(config, name)
     if any(getattr(layer, "kv_lora_rank", None) for layer in text.per_layer_config):
         raise UnsupportedError(
             f"{name} has multi-head latent attention (MLA): keys are expanded from a shared latent vector and rotate "
@@ -51,12 +51,22 @@ def check_supported(
     return layers
 
 
-def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
-    """Refuses models with an encoder.
+def check_kind(config: PreTrainedConfig, name: str) -> None:
+    """Whether this is a causal language model at all.
 
     Raises:
-        UnsupportedError: it is one.
+        UnsupportedError: it is none, or none that transformers knows.
     """
+    _refuse_encoder_decoder(config, name)
+    # Encoders can be loaded as if they were causal, attend both ways all the same, and give nonsense.
+    architectures: list[str] = getattr(config, "architectures", None) or []
+    own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    is_encoder = any(a.endswith("ForMaskedLM") for a in architectures) and not getattr(config, "is_decoder", False)
+    if is_encoder or (type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not own_code):
+        raise UnsupportedError(f"{name} is not a causal language model known to transformers")
+
+
+def _refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedError(
             f"{name} is an encoder-decoder model; kvfw compresses decoder-only models, whose one cache holds the prompt"
