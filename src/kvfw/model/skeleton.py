@@ -37,7 +37,8 @@ def skeleton(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> Pr
             model.set_submodule(name, _remade(module))
     for attention in attention_modules(model):
         _materialise(attention)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _remade(rotary: Any) -> nn.Module:
