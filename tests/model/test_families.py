@@ -1,17 +1,19 @@
 """What must hold on every model family, and the table that says so."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from families import FAMILIES, check_kept_sets, checks, fresh, kept_sets, outcome, overlap, states
 from matrix import REFUSED, committed, refusal, tables
-from tiny_models import generate, prompt
+from tiny_models import configuration, generate, prompt
 
 from kvfw.core.observation import Needs
-from kvfw.errors import UnsupportedError
+from kvfw.errors import PromptError, UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.prefill import prefill
+from kvfw.runner.limits import check_positions
 
 CHECKS = [(name, check) for name in FAMILIES for check in checks(name)]
 
@@ -84,6 +86,13 @@ def test_longrope_says_where_generate_drops_the_cache() -> None:
     refused = pytest.raises(UnsupportedError, match=r"drops its cache there.*model\(input_ids\[:, :-1\], cache=cache\)")
     with refused, attach(model, "streaming", ratio=4, sinks=4, recent=8) as cache:
         generate(model, prompt(90), 4, cache=cache)
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(60, True), (61, False), (64, False), (65, True)])
+def test_an_evaluation_is_told_of_the_switch_before_it_runs(tokens: int, fits: bool) -> None:
+    refused = pytest.raises(PromptError, match="use at most 60 or more than 64 tokens")
+    with nullcontext() if fits else refused:
+        check_positions("a context of", tokens, 4, "tiny", configuration("longrope"))
 
 
 def test_longrope_refuses_to_cross_its_switch() -> None:
