@@ -19,13 +19,21 @@ def state_of(keys: Tensor, pad: int = 0) -> tuple[KVState, Tensor]:
     return state, positions.masked_fill(~real, -1.0)
 
 
-def whole_matrix(queries: Tensor, keys: Tensor, local: int) -> Tensor:
+def whole_matrix(
+    queries: Tensor, keys: Tensor, local: int, softcap: float | None = None, sink_logits: Tensor | None = None
+) -> Tensor:
     """Sums ``[Hkv, L]`` from the explicit causal attention matrix, in float64."""
     heads, length, _ = queries.shape
     group = heads // keys.shape[0]
     logits = SCALE * queries.double() @ keys.double().repeat_interleave(group, 0).transpose(-1, -2)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
     rows, columns = torch.arange(length)[:, None], torch.arange(length)[None]
-    attention = logits.masked_fill(columns > rows, -torch.inf).softmax(-1)
+    exps = logits.masked_fill(columns > rows, -torch.inf).exp()
+    denominator = exps.sum(-1, keepdim=True)
+    if sink_logits is not None:
+        denominator = denominator + sink_logits.double().exp()[:, None, None]
+    attention = exps / denominator
     kept = attention * (rows - columns >= local)
     return kept.sum(1).view(keys.shape[0], group, length).mean(1)
 
@@ -40,6 +48,32 @@ def test_sums_equal_those_of_the_whole_matrix(block_elements: int, group: int, m
     for local, sums in found.items():
         torch.testing.assert_close(sums[0].double(), whole_matrix(row.queries, row.keys, local), atol=1e-5, rtol=1e-5)
     assert float(found[40].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("block_elements", [200, 2**22])
+@pytest.mark.parametrize(("softcap", "sinks"), [(1.5, None), (None, True), (1.5, True)])
+def test_caps_and_sinks_are_those_of_the_whole_matrix(
+    block_elements: int, softcap: float | None, sinks: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", block_elements)
+    row = random_row(37, seed=1, group=2)
+    # A sink of every kind: one that takes nearly all, one like any token, one of no weight.
+    sink_logits = torch.tensor([4.0, 0.0, -60.0, 1.0]) if sinks else None
+    state, positions = state_of(row.keys)
+    found = column_sums(row.queries[None], positions, state, SCALE, (0, 5), softcap=softcap, sink_logits=sink_logits)
+    plain = column_sums(row.queries[None], positions, state, SCALE, (0, 5))
+    for local, sums in found.items():
+        expected = whole_matrix(row.queries, row.keys, local, softcap, sink_logits)
+        torch.testing.assert_close(sums[0].double(), expected, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(sums, plain[local], atol=1e-2)
+
+
+def test_a_huge_sink_overflows_nothing() -> None:
+    row = random_row(20, seed=1)
+    state, positions = state_of(row.keys)
+    sinks = torch.full((row.queries.shape[0],), 500.0)
+    sums = column_sums(row.queries[None], positions, state, SCALE, (0,), sink_logits=sinks)[0]
+    assert float(sums.abs().max()) == 0.0
 
 
 def test_all_attention_is_accounted_for() -> None:
@@ -71,4 +105,8 @@ def test_padding_neither_gives_nor_receives() -> None:
     queries = torch.cat((torch.full_like(row.queries[:, :1], 50.0).expand(-1, 6, -1), row.queries), dim=1)[None]
     padded = column_sums(queries, positions, state, SCALE, (0,))[0]
     assert float(padded[..., :6].abs().max()) == 0.0
+    sinks = torch.zeros(queries.shape[1])
+    with_sinks = column_sums(queries, positions, state, SCALE, (0,), sink_logits=sinks)[0]
+    assert float(with_sinks[..., :6].abs().max()) == 0.0
+    assert not bool(with_sinks.isnan().any())
     torch.testing.assert_close(padded[..., 6:], alone, atol=1e-5, rtol=1e-5)

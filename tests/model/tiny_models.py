@@ -103,7 +103,55 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("Glm4", {"partial_rotary_factor": 0.5}),
     "cohere": ("Cohere", {}),
     "gpt2": ("GPT2", {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "n_inner": 96}),
-    "mistral": ("Mistral", {"sliding_window": SLIDING_WINDOW}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral_sliding": ("Mistral", {"sliding_window": SLIDING_WINDOW}),
+    "mixtral": ("Mixtral", {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "phi3": ("Phi3", {"sliding_window": None}),
+    "longrope": (
+        "Phi3",
+        {
+            "sliding_window": None,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+                "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0],
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": MIXED_LAYERS,
+            "sliding_window": SLIDING_WINDOW,
+            # Low beside logits of this scale, so that capping changes which keys come first in a sum over heads.
+            "attn_logit_softcapping": 2.0,
+            "query_pre_attn_scalar": 4,
+            "final_logit_softcapping": None,
+            # Tied, large embeddings would make every model repeat its last token, whatever it attends to.
+            "tie_word_embeddings": False,
+        },
+    ),
+    "olmo2": ("Olmo2", {}),
+    "gpt_neox": ("GPTNeoX", {"rotary_pct": 0.25}),
+    "qwen3_vl": (
+        "Qwen3VL",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}},
+    ),
+    "gpt_oss": (
+        "GptOss",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": MIXED_LAYERS,
+            "sliding_window": SLIDING_WINDOW,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+    ),
     "deepseek": (
         "DeepseekV3",
         {
@@ -119,30 +167,54 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-GPT2_NAMES = frozenset(
-    {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"}
-    | {"intermediate_size", "max_position_embeddings"}
-)
+#: Names of SHAPE that a configuration does not have, or has other names for.
+FOREIGN_NAMES = {
+    "GPT2": frozenset(
+        {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"}
+        | {"intermediate_size", "max_position_embeddings"}
+    ),
+    "GPTNeoX": frozenset({"num_key_value_heads", "head_dim"}),
+}
+#: Families whose capped logits or attention sinks sdpa does not know.
+EAGER_ONLY = frozenset({"Gemma2", "GptOss"})
+#: Where the class is not called `{prefix}Config` or `{prefix}ForCausalLM`.
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3VL": "Qwen3VLTextConfig"}
+HEADS = {"GPT2": "GPT2LMHeadModel", "Qwen3VL": "Qwen3VLForConditionalGeneration"}
 
 
 @functools.cache
-def tiny(name: str, attention: str = "sdpa") -> PreTrainedModel:
+def tiny(name: str, attention: str | None = None) -> PreTrainedModel:
     """A model of an architecture with random weights, shared by all tests: leave it as you found it."""
     return build(name, attention=attention)
 
 
-def build(name: str, *, attention: str = "sdpa", seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """A model of your own; the same weights for the same arguments."""
+def build(name: str, *, attention: str | None = None, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A model of your own; the same weights for the same arguments. On sdpa, where it is not told and can."""
+    untyped: Any = transformers
+    config = configuration(name, **changes)
+    prefix = MODELS[name][0]
+    config._attn_implementation = attention or ("eager" if prefix in EAGER_ONLY else "sdpa")
+    torch.manual_seed(seed)
+    model: PreTrainedModel = getattr(untyped, HEADS.get(prefix, f"{prefix}ForCausalLM"))(config).eval()
+    for module in model.modules():
+        if isinstance(sinks := getattr(module, "sinks", None), torch.nn.Parameter):
+            # From next to nothing to nearly everything: which keys come first in a sum over heads changes.
+            sinks.data = torch.linspace(-2, 6, sinks.numel())
+    return model.requires_grad_(False)
+
+
+def configuration(name: str, **changes: Any) -> Any:
+    """The configuration of a tiny model."""
     untyped: Any = transformers
     prefix, own = MODELS[name]
-    shape = {key: value for key, value in SHAPE.items() if not (prefix == "GPT2" and key in GPT2_NAMES)}
-    config_name = "Gemma3TextConfig" if prefix == "Gemma3" else f"{prefix}Config"
-    config = getattr(untyped, config_name)(**(shape | own | changes))
-    config._attn_implementation = attention
-    head = {"GPT2": "GPT2LMHeadModel"}.get(prefix, f"{prefix}ForCausalLM")
-    torch.manual_seed(seed)
-    model: PreTrainedModel = getattr(untyped, head)(config).eval()
-    return model.requires_grad_(False)
+    shape = {key: value for key, value in SHAPE.items() if key not in FOREIGN_NAMES.get(prefix, ())}
+    config = getattr(untyped, CONFIGS.get(prefix, f"{prefix}Config"))(**(shape | own | changes))
+    if prefix != "Qwen3VL":
+        return config
+    vision = untyped.Qwen3VLVisionConfig(
+        depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0]
+    )
+    return untyped.Qwen3VLConfig(text_config=config.to_dict(), vision_config=vision.to_dict())
 
 
 def prompt(length: int, *, seed: int = 1, rows: int = 1) -> Tensor:

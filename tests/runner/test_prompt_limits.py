@@ -23,7 +23,7 @@ def test_what_was_asked_for_passes() -> None:
         (prompt(tokens=9), "task 'mine' made a prompt of 9 tokens where 10 were asked for"),
         (prompt(context_end=11), "whose context ends after 11"),
         (prompt(context_end=0), "whose context ends after 0"),
-        (prompt(needle=range(0, 5000)), "whose needle is at 0 to 5000"),
+        (prompt(needle=range(5000)), "whose needle is at 0 to 5000"),
         (prompt(needle=range(4, 4)), "whose needle is at 4 to 4"),
         (prompt(needle=range(-1, 3)), "whose needle is at -1 to 3"),
     ],

@@ -1,11 +1,16 @@
-"""``kvfw models``."""
+"""``kvfw models`` and ``kvfw models check``."""
+
+import json
 
 import click
 
 
-@click.command("models")
-def command() -> int:
+@click.group("models", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> int | None:
     """List the embedded models, those of plugins, and what else --model takes."""
+    if context.invoked_subcommand is not None:
+        return None
     from kvfw.core.parts import Kind
     from kvfw.core.plugins import OWN
     from kvfw.core.registry import default_registry
@@ -23,3 +28,26 @@ def command() -> int:
         "\n--model also takes a local folder with config.json and safetensors weights, or a hub id such as owner/name."
     )
     return 0
+
+
+@command.command("check")
+@click.argument("name")
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    help="For the figures in bytes.  [default: auto: what the checkpoint is stored in]",
+)
+@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(name: str, dtype: str, trust_remote_code: bool, as_json: bool) -> int:
+    """Show what kvfw sees in a model, or why it refuses it (exit code 1). Reads its configuration, no weights.
+
+    NAME is an embedded name, a folder or a hub id; or a config.json alone.
+    """
+    from kvfw.cli.model_facts import facts_text, facts_values
+    from kvfw.model.facts import inspect_model
+
+    facts = inspect_model(name, dtype=dtype, trust_remote_code=trust_remote_code)
+    click.echo(json.dumps(facts_values(facts), indent=2) if as_json else facts_text(facts))
+    return 0 if facts.refused is None else 1

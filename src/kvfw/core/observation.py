@@ -44,6 +44,9 @@ class Observation:
         state: the whole prompt's cache of this layer.
         protected: sinks, recent tokens and padding; they are kept (padding: dropped) whatever their score.
         scale: what the model multiplies query-key products by.
+        softcap: ``c`` where the model caps the scaled products to ``c tanh(x / c)``, before any bias.
+        sink_logits: logit of each query head's own attention sink, which takes part in the softmax and has no value,
+            where the model has them.
         layer: index of the layer in the model.
         rope: how this layer's keys are rotated; None where the model rotates nothing.
         queries: the last ``w`` rotated queries, where asked for; w is at most the prompt's length.
@@ -64,6 +67,8 @@ class Observation:
     column_sums: Mapping[int, Float32[Tensor, "B Hkv N"]] = field(default_factory=dict)
     lexical: Float32[Tensor, "B N"] | None = None
     output_projection: Float[Tensor, "out in"] | None = None
+    softcap: float | None = None
+    sink_logits: Float[Tensor, " H"] | None = None
 
     def narrowed(self, needs: Needs) -> "Observation":
         """The same observation without anything that was not asked for.

@@ -1,14 +1,15 @@
 """What kvfw sees of a model: its attention layers, and which of them can be compressed."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from kvfw.errors import UnsupportedError
+from kvfw.model.probe import Probed
 from kvfw.model.rotary import RotaryReader, rotary_reader
+from kvfw.model.support import check_supported, compressible
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,19 @@ class Layer:
         kv_heads: number of KV heads.
         compressible: False for sliding-window layers, which are left as they are.
         output_projection: weight of the output projection, where the model names one.
+        key_dim, value_dim: size of a head's key and value.
+        softcap: cap of the attention logits, where it has one.
+        sinks: whether its heads have attention sinks of their own.
     """
 
     index: int
     kv_heads: int
     compressible: bool
     output_projection: Tensor | None
+    key_dim: int
+    value_dim: int
+    softcap: float | None
+    sinks: bool
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,6 @@ def text_config(model: PreTrainedModel) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def fresh_layers(model: PreTrainedModel) -> list[CacheLayerMixin]:
-    """One empty cache layer per model layer, as transformers itself would make them."""
-    return cast(list[CacheLayerMixin], DynamicCache(config=text_config(model)).layers)
-
-
 def anatomy(model: PreTrainedModel) -> Anatomy:
     """Looks at a model.
 
@@ -58,40 +61,38 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
         UnsupportedError: an architecture kvfw cannot compress correctly, named with the reason.
     """
     name = type(model).__name__
-    config = text_config(model)
-    if model.config.is_encoder_decoder:
-        raise UnsupportedError(f"{name} is an encoder-decoder model; kvfw compresses decoder-only language models")
-    if not getattr(model, "_supports_attention_backend", False):
-        raise UnsupportedError(f"{name} does not use transformers' attention interface, so kvfw cannot see its queries")
+    slots = check_supported(model.config, name, type(model))
     modules = attention_modules(model)
-    kinds = [compressible(layer, name) for layer in fresh_layers(model)]
-    if len(modules) != len(kinds):
+    if len(modules) != len(slots):
         raise UnsupportedError(
-            f"{name} has {len(kinds)} cache layers but {len(modules)} attention layers that kvfw can see"
+            f"{name} has {len(slots)} cache layers but {len(modules)} attention layers that kvfw can see"
         )
-    if not any(kinds):
-        raise UnsupportedError(
-            f"every layer of {name} has a sliding window and is left as it is, so there is nothing to compress"
-        )
-    heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    rotary, probed = rotary_reader(model, modules)
+    shapes = [
+        _configured(module.config) if seen is None else seen for module, seen in zip(modules, probed, strict=True)
+    ]
     layers = tuple(
-        Layer(i, heads, kind, getattr(getattr(module, "o_proj", None), "weight", None))
-        for i, (module, kind) in enumerate(zip(modules, kinds, strict=True))
+        Layer(
+            index=i,
+            kv_heads=shape.kv_heads,
+            compressible=compressible(slot, name, i),
+            output_projection=getattr(getattr(module, "o_proj", None), "weight", None),
+            key_dim=shape.key_dim,
+            value_dim=shape.value_dim,
+            softcap=shape.softcap,
+            sinks=shape.sinks,
+        )
+        for i, (slot, module, shape) in enumerate(zip(slots, modules, shapes, strict=True))
     )
-    return Anatomy(layers, rotary_reader(model, modules))
+    return Anatomy(layers, rotary)
 
 
-def compressible(layer: CacheLayerMixin, model_name: str) -> bool:
-    """Whether a cache layer of transformers can be replaced by a compressed one.
-
-    Raises:
-        UnsupportedError: a kind of layer kvfw does not know.
-    """
-    if type(layer) is DynamicLayer:
-        return True
-    if type(layer) is DynamicSlidingWindowLayer:
-        return False
-    raise UnsupportedError(f"{model_name} caches with {type(layer).__name__} layers, which kvfw cannot compress")
+def _configured(config: Any) -> Probed:
+    """What the configuration says of a layer that cannot be asked."""
+    heads = int(config.num_attention_heads)
+    dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    return Probed(rotates=True, kv_heads=kv_heads, key_dim=dim, value_dim=dim, softcap=None, sinks=False)
 
 
 def attention_modules(model: nn.Module) -> tuple[nn.Module, ...]:

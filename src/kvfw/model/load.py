@@ -124,10 +124,36 @@ def load_config(
     Raises:
         UnknownNameError: no such model.
         FetchError: it could not be downloaded.
-        UnsupportedError: it is not a causal language model that transformers knows.
+        UnsupportedError: it is not a causal language model that transformers knows, or one that kvfw cannot compress.
     """
-    place = _place(source, ask)
-    return _read_config(place, trust_remote_code)
+    return _checked_config(_place(source, ask), trust_remote_code)
+
+
+def load_any_config(
+    source: str | ModelSource, *, trust_remote_code: bool = False, ask: HubQuestion = ask_hub
+) -> PreTrainedConfig:
+    """Read a model's configuration, whether kvfw can compress the model or not.
+
+    Args:
+        source: a name as for `resolve_model`, or its result; or a file or folder that holds a configuration and
+            nothing else.
+        trust_remote_code: let code that comes with the model run.
+        ask: how the hub is asked.
+
+    Raises:
+        UnknownNameError: no such model.
+        FetchError: it could not be downloaded.
+        UnsupportedError: the configuration cannot be read.
+    """
+    alone = _lone_config(source) if isinstance(source, str) else None
+    return _read_config(_place(alone or source, ask), trust_remote_code)
+
+
+def _lone_config(name: str) -> ModelSource | None:
+    """A configuration without weights: a file, or a folder that has one."""
+    path = Path(name).expanduser()
+    is_one = name not in EMBEDDED and ((path.suffix == ".json" and path.is_file()) or (path / "config.json").is_file())
+    return ModelSource(name, str(path.resolve()), "folder") if is_one else None
 
 
 def load_tokenizer(
@@ -180,7 +206,7 @@ def load_model(
     chosen_dtype = choose_dtype(dtype, chosen_device)
     _check_attention(attn_implementation, trust_remote_code)
     place = _place(source, ask)
-    config = _read_config(place, trust_remote_code)
+    config = _checked_config(place, trust_remote_code)
     if place.answer.has_safetensors is False:
         raise UnsupportedError(f"the hub model {place.source.name!r} has no safetensors weights; only those are read")
     tokenizer = _read_tokenizer(place, trust_remote_code)
@@ -328,6 +354,16 @@ def _folder_source(name: str, folder: Path) -> ModelSource:
     return ModelSource(name, str(folder.resolve()), "folder")
 
 
+def _checked_config(place: _Place, trust_remote_code: bool) -> PreTrainedConfig:
+    from kvfw.model.support import causal_class, check_kind, check_supported
+
+    config = _read_config(place, trust_remote_code)
+    name = f"{place.source.name!r} ({config.model_type})"
+    check_kind(config, name)
+    check_supported(config, name, causal_class(config))
+    return config
+
+
 def _read_config(place: _Place, trust_remote_code: bool) -> PreTrainedConfig:
     from transformers import AutoConfig
 
@@ -335,7 +371,6 @@ def _read_config(place: _Place, trust_remote_code: bool) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             place.location, trust_remote_code=trust_remote_code, local_files_only=place.local_only
         )
-    _refuse_other_kinds(place.source.name, config)
     return config
 
 
@@ -352,22 +387,6 @@ def _read_tokenizer(place: _Place, trust_remote_code: bool) -> PreTrainedTokeniz
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def _refuse_other_kinds(name: str, config: PreTrainedConfig) -> None:
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedError(
-            f"{name!r} ({config.model_type}) is an encoder-decoder model; kvfw handles decoder-only models, "
-            "whose one cache holds the prompt"
-        )
-    # Encoders can be loaded as if they were causal, attend both ways all the same, and give nonsense.
-    architectures: list[str] = getattr(config, "architectures", None) or []
-    own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    is_encoder = any(a.endswith("ForMaskedLM") for a in architectures) and not getattr(config, "is_decoder", False)
-    if is_encoder or (type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not own_code):
-        raise UnsupportedError(f"{name!r} ({config.model_type}) is not a causal language model known to transformers")
 
 
 def _check_attention(implementation: str | None, trust_remote_code: bool) -> None:

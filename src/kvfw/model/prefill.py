@@ -17,6 +17,7 @@ from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.slots import stack
 from kvfw.core.state import KVState
+from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.parallel import map_layers
 from kvfw.model.session import Plan, Session, new_cache
@@ -138,4 +139,9 @@ def prefill(
         for part in torch.split(ids, min(chunk or ids.shape[1], ids.shape[1]), dim=1):
             logits = model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1).logits
     seconds = clock_s(model.device) - started
+    if unseen := [part.index for part in session.anatomy.compressible if part.index not in session.observations]:
+        raise UnsupportedError(
+            f"layers {', '.join(map(str, unseen))} of {type(model).__name__} did not give their cached keys to "
+            "transformers' attention interface, so kvfw cannot see them"
+        )
     return Prefill(session.cache, session.observations, logits[:, -1].float(), ids.shape[1], seconds)

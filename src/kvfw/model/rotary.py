@@ -3,7 +3,7 @@
 import copy
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from kvfw.core.rope import LAYOUTS, Layout, Rope, rotate
 from kvfw.errors import UnsupportedError
-from kvfw.model.switch import routed
+from kvfw.model.probe import Probed, probe_layers
 
 #: Where the model's own rotation is tried out.
 PROBE_POSITIONS = (0, 5, 17)
@@ -45,9 +45,19 @@ class RotaryReader:
         inv_freq, scaling = _table(self.module, self.layer_types[layer] if self.layer_types else None)
         return Rope(inv_freq.detach().float().clone(), scaling, self.layout)
 
+    def settings(self, layer: int) -> Mapping[str, Any]:
+        """What the configuration says about a layer's rotation, under transformers' names."""
+        config: Any = getattr(self.module, "config", None)
+        settings: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+        if self.layer_types and isinstance(settings.get(self.layer_types[layer]), Mapping):
+            settings = settings[self.layer_types[layer]]
+        return settings
 
-def rotary_reader(model: PreTrainedModel, attentions: tuple[nn.Module, ...]) -> RotaryReader:
-    """Finds the rotary module of a model and how it pairs coordinates.
+
+def rotary_reader(
+    model: PreTrainedModel, attentions: tuple[nn.Module, ...]
+) -> tuple[RotaryReader, tuple[Probed | None, ...]]:
+    """Finds the rotary module of a model and how it pairs coordinates, and asks each layer what it does.
 
     Args:
         model: the language model.
@@ -59,86 +69,25 @@ def rotary_reader(model: PreTrainedModel, attentions: tuple[nn.Module, ...]) -> 
     module = next((m for name, m in model.named_modules() if name.split(".")[-1].startswith("rotary_emb")), None)
     config: Any = attentions[0].config
     if module is None:
-        return RotaryReader(None, "half", (), (False,) * len(attentions))
+        if hasattr(sys.modules[type(attentions[0]).__module__], "apply_rotary_pos_emb"):
+            raise _hidden_rotation(attentions[0])
+        return RotaryReader(None, "half", (), (False,) * len(attentions)), (None,) * len(attentions)
     per_type = not isinstance(getattr(module, "inv_freq", None), Tensor)
     layer_types = tuple(getattr(config, "layer_types", None) or ()) if per_type else ()
+    if per_type and not (layer_types and hasattr(module, f"{layer_types[0]}_inv_freq")):
+        raise _hidden_rotation(attentions[0])
     # Asked of a copy: dynamic variants change their frequencies whenever they are called.
     tables, rope = _probe_tables(copy.deepcopy(module), layer_types)
-    rotates = _rotating_layers(model, attentions, tables[0].shape[-1])
-    return RotaryReader(module, _layout(attentions[0], tables, rope), layer_types, rotates)
+    probed = probe_layers(model, attentions, tables[0].shape[-1], rope.rotary_dim)
+    rotates = tuple(layer is None or layer.rotates for layer in probed)
+    return RotaryReader(module, _layout(attentions[0], tables, rope), layer_types, rotates), probed
 
 
-class _KeyProbe:
-    """Stands in for attention and remembers the keys it was given."""
-
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, None]:
-        """Zeros of the right shape."""
-        self.keys = key
-        return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
-
-    def see_padding(self, padding: Tensor | None) -> None:
-        """There is none."""
-
-
-@torch.no_grad()
-def _rotating_layers(model: PreTrainedModel, attentions: tuple[nn.Module, ...], rotary_dim: int) -> tuple[bool, ...]:
-    """Whether each layer rotates its keys, asked of the layers themselves: tables of NaN leave their mark.
-
-    Some families rotate in their sliding-window layers only, and say so nowhere but in the forward. Layers alike in all
-    their plain attributes are asked once.
-
-    Raises:
-        UnsupportedError: a layer rotates other coordinates than the leading ones.
-    """
-    answers: dict[object, bool] = {}
-    rotates: list[bool] = []
-    probe = _KeyProbe()
-    with routed(model, probe):
-        for attention in attentions:
-            alike = (type(attention), *_plain_attributes(attention))
-            if alike not in answers:
-                answers[alike] = _rotates(attention, model.dtype, rotary_dim, probe)
-            rotates.append(answers[alike])
-    return tuple(rotates)
-
-
-def _plain_attributes(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """All that can make two layers of one class differ, apart from their weights and their place."""
-    return tuple(
-        (name, value)
-        for name, value in sorted(vars(module).items())
-        if name != "layer_idx" and isinstance(value, bool | int | float | str | None)
+def _hidden_rotation(attention: nn.Module) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(attention).__name__} rotates its keys by a table of its own and not by the frequencies of a rotary "
+        "module, so kvfw cannot read how"
     )
-
-
-def _rotates(attention: nn.Module, dtype: torch.dtype, rotary_dim: int, probe: _KeyProbe) -> bool:
-    if "position_embeddings" not in inspect.signature(attention.forward).parameters:
-        return True
-    config: Any = attention.config
-    like = next(attention.parameters())
-    hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=like.device)
-    table = torch.full((1, 1, rotary_dim), torch.nan, dtype=dtype, device=like.device)
-    # Not a call of the module: its forward hooks are other people's, and this is no forward of theirs.
-    attention.forward(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
-    assert probe.keys is not None
-    turned = probe.keys.isnan()[0, 0, 0]
-    if bool(turned.any()) and not bool(turned[:rotary_dim].all() and not turned[rotary_dim:].any()):
-        raise UnsupportedError(
-            f"{type(attention).__name__} rotates other coordinates of its keys than the leading {rotary_dim}, which "
-            "kvfw cannot undo"
-        )
-    return bool(turned.any())
 
 
 def _table(module: nn.Module, layer_type: str | None) -> tuple[Tensor, float]:

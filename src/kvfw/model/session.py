@@ -22,8 +22,10 @@ from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.state import KVState
 from kvfw.errors import BudgetError, UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
-from kvfw.model.layers import Anatomy, Layer, anatomy, fresh_layers, text_config
+from kvfw.model.layers import Anatomy, Layer, anatomy, text_config
+from kvfw.model.longrope import check_switch, table_switch
 from kvfw.model.masks import layer_mask
+from kvfw.model.support import fresh_layers
 from kvfw.model.switch import Attention, routed
 
 
@@ -76,7 +78,7 @@ def new_cache(model: PreTrainedModel) -> CompressedCache:
     return CompressedCache(
         [
             CompressedLayer() if part.compressible else layer
-            for part, layer in zip(parts.layers, fresh_layers(model), strict=True)
+            for part, layer in zip(parts.layers, fresh_layers(model.config), strict=True)
         ]
     )
 
@@ -93,6 +95,7 @@ class Session:
         #: Observations of the last compression event by layer, kept only where nothing compresses.
         self.observations: dict[int, Observation] = {}
         self._base = text_config(model)._attn_implementation
+        self._switch = table_switch(text_config(model))
         self._padding: Tensor | None = None
         self._budgets: dict[int, Tensor] = {}
         self._ids: Tensor | None = None
@@ -143,9 +146,16 @@ class Session:
         """The model's own attention, with the right mask for compressed layers, and compression at the prompt's end."""
         index = getattr(module, "layer_idx", None)
         layer = self._own_layer(index, key)
+        if self._switch is not None:
+            check_switch(self._switch, query.shape[2], layer, self.cache)
         if layer is None:
             return self._attention(module)(module, query, key, value, attention_mask, **kwargs)
         assert isinstance(index, int)
+        if kwargs.get("position_bias") is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} adds a bias to its attention logits that is made for every token of the "
+                "prompt in its place; after compression slots have other places, so kvfw cannot stand in for it"
+            )
         count = query.shape[2]
         layer.place(self._positions(layer, query, kwargs), self._real(count))
         self._keep_window(query, layer)
@@ -226,7 +236,15 @@ class Session:
         state = layer.state
         positions = _query_positions(state, query.shape[2])
         distances = tuple(sorted(self.plan.needs.column_sums))
-        new = column_sums(query, positions, state, _scale(state, kwargs), distances)
+        new = column_sums(
+            query,
+            positions,
+            state,
+            _scale(state, kwargs),
+            distances,
+            softcap=kwargs.get("softcap"),
+            sink_logits=_sink_logits(kwargs),
+        )
         for n, sums in layer.column_sums.items():
             new[n][..., : sums.shape[-1]] += sums
         layer.column_sums = new
@@ -256,12 +274,6 @@ class Session:
         self.cache.compress_s[part.index] += time.perf_counter() - started
 
     def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
-        attends = self.plan.needs.queries or self.plan.needs.column_sums
-        if attends and (kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None):
-            raise UnsupportedError(
-                "this model caps its attention logits or has attention sinks of its own, which scorers of attention do "
-                "not know; use a composition that looks at no attention, such as streaming"
-            )
         queries, query_positions = layer.window if layer.window is not None else (None, None)
         state = layer.state
         return Observation(
@@ -275,6 +287,8 @@ class Session:
             column_sums=layer.column_sums,
             lexical=self._lexical(state) if self.plan.needs.lexical else None,
             output_projection=part.output_projection,
+            softcap=kwargs.get("softcap"),
+            sink_logits=_sink_logits(kwargs),
         )
 
     def _budget(self, part: Layer, layer: CompressedLayer) -> Tensor:
@@ -308,3 +322,9 @@ def _scale(state: KVState, kwargs: dict[str, Any]) -> float:
     """What the model multiplies query-key products by."""
     given = kwargs.get("scaling")
     return float(given) if given is not None else float(state.keys.shape[-1] ** -0.5)
+
+
+def _sink_logits(kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Logit ``[H]`` of each query head's own attention sink, where the model has them."""
+    sinks: Tensor | None = kwargs.get("s_aux")
+    return None if sinks is None else sinks.detach().flatten()

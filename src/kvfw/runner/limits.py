@@ -31,12 +31,22 @@ def check_length(what: str, tokens: int, config: CompressionConfig, amounts: tup
 
 
 def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_config: Any) -> None:
-    """Prompt and response must fit into the model's positions, where it has a limit.
+    """Prompt and response must fit into the model's positions, if limited, and on one side of a LongRoPE switch.
 
     Raises:
         PromptError: with the largest prompt that fits.
     """
-    limit = getattr(model_config.get_text_config(decoder=True), "max_position_embeddings", None)
+    from kvfw.model.longrope import table_switch
+
+    text = model_config.get_text_config(decoder=True)
+    switch = table_switch(text)
+    if switch is not None and tokens <= switch < tokens + new_tokens:
+        raise PromptError(
+            f"{what} {tokens} tokens and {new_tokens} new ones cross the {switch} tokens beyond which model {model} "
+            f"rotates keys by other frequencies (LongRoPE); use at most {max(switch - new_tokens, 0)} or more than "
+            f"{switch} tokens"
+        )
+    limit = getattr(text, "max_position_embeddings", None)
     if limit is not None and tokens + new_tokens > limit:
         way_out = f"use at most {limit - new_tokens} tokens" if limit > new_tokens else "ask for fewer new tokens"
         raise PromptError(

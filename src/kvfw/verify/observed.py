@@ -112,6 +112,7 @@ def tensors_of(obs: Observation) -> dict[str, Tensor]:
         "query_positions": obs.query_positions,
         "lexical": obs.lexical,
         "output_projection": obs.output_projection,
+        "sink_logits": obs.sink_logits,
         "rope.inv_freq": None if obs.rope is None else obs.rope.inv_freq,
     }
     sums = {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
@@ -135,4 +136,5 @@ def moved(obs: Observation, device: str) -> Observation:
         column_sums={n: x.to(device) for n, x in obs.column_sums.items()},
         lexical=there(obs.lexical),
         output_projection=there(obs.output_projection),
+        sink_logits=there(obs.sink_logits),
     )

@@ -11,15 +11,17 @@ from kvfw.core.ops.column_sums import column_sums
 def window_attention(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
     """Mean attention from the observed last queries to every slot, averaged over each KV head's query heads.
 
-    ``softmax(scale * Q[-w:] K^T + bias)`` over all slots a query may see (slot position <= query position), in
-    float32; mean over the ``w`` real queries, then over the ``g`` query heads of a KV head. Empty slots get 0.
+    ``softmax(cap(scale * Q[-w:] K^T) + bias)`` over all slots a query may see (slot position <= query position), in
+    float32, with the model's own cap and sinks (see :func:`column_sums`); mean over the ``w`` real queries, then over
+    the ``g`` query heads of a KV head. Empty slots get 0.
 
     Raises:
         RunError: the last queries were not asked for.
     """
     queries, positions = obs.window()
     real = (positions >= 0).sum(dim=1)[:, None, None]
-    return column_sums(queries, positions, obs.state, obs.scale, (0,))[0] / real
+    sums = column_sums(queries, positions, obs.state, obs.scale, (0,), softcap=obs.softcap, sink_logits=obs.sink_logits)
+    return sums[0] / real
 
 
 def pool_middle(scores: Float[Tensor, "B Hkv N"], obs: Observation, kernel: int, pool: str) -> Float[Tensor, "B Hkv N"]:

@@ -30,10 +30,15 @@ def column_sums(
     state: KVState,
     scale: float,
     distances: tuple[int, ...],
+    *,
+    softcap: float | None = None,
+    sink_logits: Float[Tensor, " H"] | None = None,
 ) -> dict[int, Float32[Tensor, "B Hkv N"]]:
     """``sum_i A_ij`` over the given queries, mean over the query heads of each KV head, for several distances.
 
-    ``A = softmax(scale * Q K^T + bias)`` over all slots a query may see (slot position <= query position), in float32.
+    ``A = softmax(cap(scale * Q K^T) + bias)`` over all slots a query may see (slot position <= query position), in
+    float32; ``cap(x) = c tanh(x / c)`` where the model caps its logits, else x. A head with a sink of its own has
+    one more logit in the denominator, so that its row of A sums to less than 1.
     For a distance ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are taken block by block:
     O(block x N) memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and
     only slots between its first and its last are masked.
@@ -44,6 +49,8 @@ def column_sums(
         state: the slots, those of the queries' own tokens included.
         scale: what the model multiplies query-key products by.
         distances: the distances.
+        softcap: the cap ``c``, where the model has one.
+        sink_logits: logit of every query head's own sink, where it has one.
     """
     batch, heads, _, dim = queries.shape
     kv_heads, width = state.keys.shape[1], state.width
@@ -53,17 +60,23 @@ def column_sums(
     padded = query_positions < 0 if bool((query_positions < 0).any()) else None
     slots = state.positions[:, :, None, None]
     elements = BLOCK_ELEMENTS if queries.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    sinks = None if sink_logits is None else sink_logits.float().view(kv_heads, heads // kv_heads, 1, 1)
     for block in _blocks(query_positions, state, max(1, elements // (batch * heads * width))):
         rows = slice(block.start, block.stop)
         at = query_positions[:, None, None, rows, None]
         scaled = (queries[:, :, rows].float() * scale).reshape(batch, kv_heads, -1, dim)
         logits = scaled @ keys[..., : block.end]
+        if softcap is not None:
+            logits = logits.div_(softcap).tanh_().mul_(softcap)
         if bias is not None:
             logits += bias[:, :, None, : block.end]
         logits = logits.view(batch, kv_heads, heads // kv_heads, -1, block.end)
         between = slots[..., block.seen : block.end]
         logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
         weights = logits.softmax(dim=-1)
+        if sinks is not None:
+            # exp(x) / (sum exp + exp(sink)), without an overflow where a sink is large.
+            weights *= torch.sigmoid(logits.logsumexp(dim=-1, keepdim=True) - sinks)
         if padded is not None:
             # A padding query sees nothing, and its softmax is NaN.
             weights.masked_fill_(padded[:, None, None, rows, None], 0.0)
