@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from kvfw.core.observation import Needs
 from kvfw.model.cache import CompressedCache
-from kvfw.model.session import Plan, Session
+from kvfw.model.plan import Plan
+from kvfw.model.session import Session
 
 
 def end_tokens(model: PreTrainedModel) -> frozenset[int]:

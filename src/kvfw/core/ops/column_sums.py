@@ -77,9 +77,11 @@ def _blocks(query_positions: Float32[Tensor, "B n"], state: KVState, rows: int) 
     parts = torch.split(query_positions, rows, dim=1)
     first = torch.stack([part.masked_fill(part < 0, torch.inf).amin() for part in parts])
     last = torch.stack([part.amax() for part in parts])
-    # Positions ascend in every head, so the earliest and the latest of all heads ascend, too.
-    seen = torch.searchsorted(state.positions.amax((0, 1)), first, right=True)
-    end = torch.searchsorted(state.positions.amin((0, 1)), last, right=True)
+    # Positions ascend in every head, so the earliest and the latest of all heads ascend, too. Padding of a later turn
+    # stands between slots, at position -1; it counts as where the slot before it stands, and its bias hides it.
+    ascending = state.positions.cummax(-1).values
+    seen = torch.searchsorted(ascending.amax((0, 1)), first, right=True)
+    end = torch.searchsorted(ascending.amin((0, 1)), last, right=True)
     table = zip(starts, parts, last.tolist(), seen.tolist(), end.tolist(), strict=True)
     for start, part, latest, before, after in table:
         if latest >= 0:
