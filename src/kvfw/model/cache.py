@@ -366,6 +366,14 @@ class CompressedCache(Cache):
             raise UnsupportedError(f"layer {layer} is a sliding-window layer, which kvfw leaves as it is")
         return found.state
 
+    def held_bytes(self) -> int:
+        """Bytes of keys and values over all layers, now."""
+        return sum(
+            layer.state.kv_bytes if isinstance(layer, CompressedLayer) else _storage_bytes(layer)
+            for layer in self.layers
+            if layer.keys is not None
+        )
+
     def report(self) -> CacheReport:
         """Slots and bytes per layer and the seconds spent compressing."""
         return CacheReport(self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers))))
@@ -380,5 +388,10 @@ class CompressedCache(Cache):
             )
         if layer.keys is None or layer.values is None:
             return LayerReport(index, (), 0, 0, 0.0, False)
-        held = layer.keys.untyped_storage().nbytes() + layer.values.untyped_storage().nbytes()
-        return LayerReport(index, (layer.keys.shape[2],) * layer.keys.shape[1], held, 0, 0.0, False)
+        slots = (layer.keys.shape[2],) * layer.keys.shape[1]
+        return LayerReport(index, slots, _storage_bytes(layer), 0, 0.0, False)
+
+
+def _storage_bytes(layer: CacheLayerMixin) -> int:
+    """Bytes that a sliding-window layer's keys and values hold, also where they are views of more."""
+    return sum(part.untyped_storage().nbytes() for part in (layer.keys, layer.values) if part is not None)

@@ -35,7 +35,7 @@ def column_sums(
     ``A = softmax(scale * Q K^T + bias)`` over all slots a query may see (slot position <= query position), in float32.
     For a distance ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are taken block by block:
     O(block x N) memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and
-    only slots between its first and its last are masked.
+    only slots between its first and its last are masked. A query that sees no slot adds nothing.
 
     Args:
         queries: rotated queries, in order of position.
@@ -49,7 +49,10 @@ def column_sums(
     sums = {n: torch.zeros(batch, kv_heads, width, device=queries.device) for n in locals_}
     keys = state.keys.float().transpose(-1, -2)
     bias = state.bias if bool((state.bias != 0).any()) else None
-    padded = query_positions < 0 if bool((query_positions < 0).any()) else None
+    # Padding sees nothing; nor does an earlier query after everything up to its position was evicted.
+    earliest = state.positions.masked_fill(~state.valid, torch.inf).amin(-1, keepdim=True)
+    sightless = query_positions[:, None] < earliest
+    blind = sightless if bool(sightless.any()) else None
     slots = state.positions[:, :, None, None]
     for block in _blocks(query_positions, state, max(1, BLOCK_ELEMENTS // (batch * heads * width))):
         rows = slice(block.start, block.stop)
@@ -62,9 +65,9 @@ def column_sums(
         between = slots[..., block.seen : block.end]
         logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
         weights = logits.softmax(dim=-1)
-        if padded is not None:
-            # A padding query sees nothing, and its softmax is NaN.
-            weights.masked_fill_(padded[:, None, None, rows, None], 0.0)
+        if blind is not None:
+            # The softmax over nothing is NaN.
+            weights.masked_fill_(blind[:, :, None, rows, None], 0.0)
         for n, total in sums.items():
             far = weights if n == 0 else weights.masked_fill(at - slots[..., : block.end] < n, 0.0)
             total[..., : block.end] += far.flatten(2, 3).sum(dim=2)
