@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import build, close, forward, generate, prompt, tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -20,6 +22,8 @@ from kvfw.core.state import exact_state
 from kvfw.core.task import Trial
 from kvfw.errors import PromptError, RunError
 from kvfw.model.attach import attach
+from kvfw.model.cache import CompressedCache
+from kvfw.tasks.haystack import shipped
 from kvfw.tasks.niah import Niah
 
 PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
@@ -71,7 +75,11 @@ def test_a_prompt_shorter_than_what_is_always_kept_is_left_alone(composition: st
 
 def test_an_empty_prompt_is_refused() -> None:
     model, nothing = tiny("llama"), torch.zeros(1, 0, dtype=torch.int64)
-    for call in (lambda cache: forward(model, nothing, cache), lambda cache: generate(model, nothing, 2, cache=cache)):
+    calls: tuple[Callable[[CompressedCache], Any], ...] = (
+        lambda cache: forward(model, nothing, cache),
+        lambda cache: generate(model, nothing, 2, cache=cache),
+    )
+    for call in calls:
         with (
             pytest.warns(UserWarning, match="compressed nothing"),
             attach(model, "snapkv", ratio=4) as cache,
@@ -184,13 +192,39 @@ def test_a_haystack_in_any_script(
     assert "Traceback" not in capsys.readouterr().err
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tiny_folder)
     planted = Niah(haystack=haystack).prompt(tokenizer, Trial(700, 50.0, 0))
-    before, after = (str(tokenizer.decode(planted.input_ids[part])) for part in around(planted.needle))
+    before, after = (str(tokenizer.decode(list(planted.input_ids[part]))) for part in around(planted.needle))
     assert "�" not in (before[-1], after[0])
 
 
 def around(span: range) -> tuple[slice, slice]:
     """The 40 tokens before a span and the 40 after it."""
     return slice(span.start - 40, span.start), slice(span.stop, span.stop + 40)
+
+
+def test_a_tokenizer_that_merges_across_words_keeps_the_needle_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Its tokens hold a word's end and the next one's beginning, so in running text the needle's edges would be merged.
+    folder = write_tiny_folder(tmp_path / "merging")
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=800,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<s>", "<|im|>", "<|end|>"],
+        show_progress=False,
+    )
+    text = shipped()[:20_000].replace("\n", " ")
+    raw.train_from_iterator([text[i : i + 400] for i in range(0, 20_000, 400)], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<|end|>", pad_token="<|end|>")
+    tokenizer.save_pretrained(folder)
+    trial = Trial(400, 50.0, 0)
+    planted = Niah().prompt(tokenizer, trial)
+    assert planted.answer in str(tokenizer.decode(list(planted.input_ids[planted.needle.start : planted.needle.stop])))
+    assert tokenizer.encode(planted.text, add_special_tokens=False) != list(planted.input_ids)
+    grid = ["--contexts", "400", "--depths", "50", "--max-new-tokens", "2", "--out", str(tmp_path / "run")]
+    assert run(["eval", "--model", str(folder), *grid, "--compose", "snapkv"]) == 0, capsys.readouterr().err
 
 
 def test_generate_compresses_while_answering(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
