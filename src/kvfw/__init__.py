@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from kvfw.model.attach import attach
     from kvfw.model.load import LoadedModel, load_model
+    from kvfw.model.saved import load_cache, save_cache
     from kvfw.runner.config import EvalConfig
     from kvfw.runner.evaluate import Evaluation, evaluate
     from kvfw.verify.parts import verify_part
@@ -81,6 +82,7 @@ _HOMES = {
     ),
     "kvfw.model.attach": ("attach",),
     "kvfw.model.load": ("LoadedModel", "load_model"),
+    "kvfw.model.saved": ("load_cache", "save_cache"),
     "kvfw.runner.config": ("EvalConfig",),
     "kvfw.runner.evaluate": ("Evaluation", "evaluate"),
     "kvfw.verify.parts": ("verify_part",),
@@ -149,12 +151,14 @@ __all__ = [
     "exact_state",
     "framed",
     "hookimpl",
+    "load_cache",
     "load_model",
     "merge_clusters",
     "parse",
     "protect",
     "rank",
     "rotate",
+    "save_cache",
     "stable_random",
     "unrotate",
     "vector_of",

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "methods": {"core"},
     "metrics": {"core"},
     "tasks": {"core"},
-    "model": {"core"},
+    "model": {"core", "store"},
     "store": {"core"},
     "scaffold": {"core"},
     "report": {"core", "store"},

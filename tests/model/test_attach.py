@@ -458,3 +458,26 @@ def test_real_text_through_attach_and_through_a_snapshot(smollm: LoadedModel, co
         assert greedy(model, ours, taken.logits, new) == tuple(tokens[0].tolist())
         if ratio == 1:
             assert torch.equal(generate(model, ids, new, repetition_penalty=1.0), tokens)
+
+
+@pytest.mark.real
+def test_real_prompts_of_unequal_length_with_beams_are_those_of_each_alone(smollm: LoadedModel) -> None:
+    model, text = smollm.model, text_ids(smollm, 260)
+    prompts = (text[:, :150], text[:, 150:260])
+    ids = torch.full((2, 150), int(smollm.tokenizer.pad_token_id))
+    mask = torch.zeros_like(ids)
+    for row, own in enumerate(prompts):
+        ids[row, 150 - own.shape[1] :], mask[row, 150 - own.shape[1] :] = own[0], 1
+    composition = COMPOSITIONS[4]
+    options: dict[str, Any] = {"sinks": 4, "recent": 32}
+    beams: dict[str, Any] = {"num_beams": 2, "num_return_sequences": 2, "repetition_penalty": 1.0}
+    with attach(model, composition, ratio=4, **options) as cache:
+        both = generate(model, ids, 6, attention_mask=mask, cache=cache, **beams)
+    for row, own in enumerate(prompts):
+        with attach(model, composition, ratio=4, **options) as alone:
+            assert torch.equal(generate(model, own, 6, cache=alone, **beams), both[2 * row : 2 * row + 2])
+        for i in range(len(cache.layers)):
+            ours, theirs = cache.state(i), alone.state(i)
+            for beam in (2 * row, 2 * row + 1):
+                assert int(ours.valid[beam].sum()) == int(theirs.valid[0].sum())
+                assert ours.mass[beam].sum(-1).tolist() == theirs.mass[0].sum(-1).tolist()

@@ -177,7 +177,8 @@ def test_flash_attention_is_left_where_a_mask_is_needed(softcap: float | None) -
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.models.gemma2 import modeling_gemma2
 
-    from kvfw.model.session import Plan, Session, new_cache
+    from kvfw.model.plan import Plan
+    from kvfw.model.session import Session, new_cache
 
     model: Any = tiny("gemma3")
     running = Session(model, new_cache(model), Plan(needs=Needs(), sinks=0, recent=0))

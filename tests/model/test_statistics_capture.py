@@ -85,8 +85,3 @@ def test_pinned_under_attach_keeps_what_the_runner_keeps(smollm: LoadedModel) ->
 def test_pinned_without_a_tokenizer_is_refused_at_attach() -> None:
     with pytest.raises(UnsupportedError, match="tokenizer="), attach(build("llama"), "pinned", ratio=4):
         pytest.fail("attached")
-
-
-def test_recompress_refuses_statistics_of_the_first_prompt() -> None:
-    with pytest.raises(UnsupportedError, match="recompress"), attach(build("llama"), "h2o", ratio=4, recompress=True):
-        pytest.fail("attached")

@@ -22,8 +22,9 @@ from kvfw.core.spec import parse
 from kvfw.core.state import KVState
 from kvfw.model.cache import CompressedCache
 from kvfw.model.load import LoadedModel
+from kvfw.model.plan import Plan
 from kvfw.model.prefill import Prefill, prefill
-from kvfw.model.session import Plan, Session
+from kvfw.model.session import Session
 
 VOCAB = 211
 

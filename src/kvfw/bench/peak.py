@@ -58,7 +58,8 @@ def _child() -> None:
     from kvfw.core.compressor import compressor
     from kvfw.core.spec import parse
     from kvfw.model.load import load_model
-    from kvfw.model.session import Plan, Session, new_cache
+    from kvfw.model.plan import Plan
+    from kvfw.model.session import Session, new_cache
 
     request = json.load(sys.stdin)
     loaded = load_model(request["model"], device=request["device"])

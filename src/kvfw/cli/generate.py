@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 )
 @amount_options
 @click.option("--max-new-tokens", type=int, default=64, show_default=True, help="Longest response in tokens.")
+@click.option(
+    "--compress-every",
+    type=int,
+    metavar="N",
+    help="Also compress while answering, every N tokens, down to --slots, or to what the prompt was compressed to.",
+)
 @click.option("--raw", is_flag=True, help="No chat template: let the model continue the text.")
 @model_options
 def command(prompt: str | None, file: Path | None, **options: Any) -> int:

@@ -110,6 +110,26 @@ class Amount:
             )
         return min(slots, middle)
 
+    def standing_slots(self, middle: int, sinks: int, recent: int) -> int:
+        """Slots per KV head that the middle is brought down to while decoding, after a prompt's of ``middle`` tokens.
+
+        ``slots - sinks - recent``, whatever the prompt's length; for ``ratio`` and ``keep`` what the prompt's own
+        middle gets (:meth:`middle_slots`).
+
+        Raises:
+            BudgetError: there is no slot.
+        """
+        if self.kind == "slots":
+            self.middle_slots(1, sinks, recent)
+            return int(self.value) - sinks - recent
+        if middle <= 0:
+            raise BudgetError(
+                f"{self} is a part of the prompt's middle, and this prompt has none ({sinks} sinks and {recent} recent "
+                "tokens are always kept), so there is no size to keep the cache at while decoding. Say slots=, use a "
+                "longer prompt, or keep fewer sinks and recent tokens"
+            )
+        return self.middle_slots(middle, sinks, recent)
+
     def least_middle(self) -> int:
         """Tokens a middle needs at least for one slot, given enough slots."""
         if self.kind == "ratio":

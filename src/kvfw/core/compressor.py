@@ -5,14 +5,14 @@ from functools import reduce
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from kvfw.core.arrangement import Arrangement
 from kvfw.core.blame import blamed, needs_of
 from kvfw.core.budget import Amount, check_counts, divide
 from kvfw.core.interfaces import Scorer
 from kvfw.core.observation import Needs, Observation
-from kvfw.core.ops.slots import join, take
 from kvfw.core.registry import Registry
 from kvfw.core.spec import Composition, build_stage
 from kvfw.core.stages import Stage, check_kept
@@ -59,6 +59,20 @@ class Compressor:
         ]
         return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
 
+    def standing_slots(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """Slots per KV head for the middle that compression while decoding goes down to, whatever is added.
+
+        ``slots=`` counts as said; ``ratio=`` and ``keep=`` mean the part of the prompt's own middle that they are.
+
+        Raises:
+            BudgetError: there is no such slot.
+        """
+        counts = [
+            self.amount.standing_slots(max(int(length) - self.sinks - self.recent, 0), self.sinks, self.recent)
+            for length in lengths
+        ]
+        return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
+
     def compress(self, obs: Observation, budget: Int64[Tensor, "B Hkv"], scores: "Scores | None" = None) -> KVState:
         """Exactly the protected tokens plus ``budget`` slots per row and head, fewer only where tokens are fewer.
 
@@ -73,16 +87,40 @@ class Compressor:
                 one prompt share it. A new one by default.
 
         Raises:
-            RunError: a part returned something its contract does not allow.
+            RunError: a part returned something its contract does not allow, or keys or values are not finite.
             ValueError: ``scores`` are of another observation.
         """
         if scores is not None and scores.obs is not obs:
             raise ValueError("these scores are of another observation than the one to be compressed")
-        score_of = (Scores(obs) if scores is None else scores).of
+        shares = self._stage_budgets(budget)
+        return self._finished(self._arranged(obs, shares, scores).state(obs.state), obs, shares)
+
+    def compress_with_sums(
+        self, obs: Observation, budget: Int64[Tensor, "B Hkv"]
+    ) -> tuple[KVState, dict[int, Float32[Tensor, "B Hkv K"]]]:
+        """The same, and the observation's column sums as those of the slots that are left.
+
+        See :meth:`kvfw.core.arrangement.Arrangement.carried`.
+        """
+        shares = self._stage_budgets(budget)
+        arranged = self._arranged(obs, shares, None)
+        state = self._finished(arranged.state(obs.state), obs, shares)
+        return state, arranged.carried(obs.state, obs.column_sums)
+
+    def _finished(self, state: KVState, obs: Observation, shares: list[Int64[Tensor, "B Hkv"]]) -> KVState:
+        for stage, slots in zip(self.stages, shares, strict=True):
+            state = stage.finish(state, obs.rope, slots > 0)
+        return state
+
+    def _arranged(self, obs: Observation, shares: list[Int64[Tensor, "B Hkv"]], scores: "Scores | None") -> Arrangement:
+        """What each stage does with what earlier ones left."""
+        known = Scores(obs) if scores is None else scores
+        known.check_finite()
+        score_of = known.of
         eligible = obs.middle
         kept = obs.state.valid & obs.protected
         merged: KVState | None = None
-        shares = self._stage_budgets(budget)
+        merged_from: Tensor | None = None
         for stage, slots in zip(self.stages, shares, strict=True):
             count = eligible.sum(-1)
             passes = (slots >= count) & (slots > 0)
@@ -96,13 +134,10 @@ class Compressor:
             expected = torch.zeros_like(rest) if stage.consumes_rest else rest
             check_kept(outcome.kept, open_slots, expected, f"stage {type(stage).__name__}")
             kept = kept | outcome.kept
-            merged = outcome.merged
+            if outcome.merged is not None:
+                merged, merged_from = outcome.merged, open_slots
             eligible = eligible & ~outcome.kept
-        exact = take(obs.state, kept)
-        state = exact if merged is None or merged.width == 0 else join(exact, merged)
-        for stage, slots in zip(self.stages, shares, strict=True):
-            state = stage.finish(state, obs.rope, slots > 0)
-        return state
+        return Arrangement(kept, merged, merged_from)
 
     def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
         """Every head's budget divided over the stages by their shares, exactly."""
@@ -121,6 +156,13 @@ class Scores:
     def __init__(self, obs: Observation) -> None:
         self.obs = obs
         self._known: dict[Scorer, Float[Tensor, "B Hkv N"]] = {}
+        self._finite = False
+
+    def check_finite(self) -> None:
+        """As :func:`check_finite`, of this observation, once."""
+        if not self._finite:
+            check_finite(self.obs)
+            self._finite = True
 
     def of(self, scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
         """The scorer's scores.
@@ -132,6 +174,23 @@ class Scores:
             self._known[scorer] = checked_scores(scorer, self.obs)
         # A copy: what one composition's selector does to its scores is no other's business.
         return self._known[scorer].clone()
+
+
+def check_finite(obs: Observation) -> None:
+    """Refuses keys and values that mean nothing: whatever was kept of them would look like a result.
+
+    Raises:
+        RunError: a key or a value of the layer is NaN or infinite.
+    """
+    for name, part in (("keys", obs.state.keys), ("values", obs.state.values)):
+        # One pass without a copy; NaN and infinity survive addition. Only a sum that looks wrong is looked into.
+        if bool(part.sum(dtype=torch.float32).isfinite()):
+            continue
+        if bool((~part.isfinite().all(-1) & obs.state.valid).any()):
+            raise RunError(
+                f"layer {obs.layer} has {name} that are NaN or infinite, so there is nothing to compress. Check the "
+                "model's weights; if it runs in float16, use bfloat16 or float32, which do not overflow"
+            )
 
 
 def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]:

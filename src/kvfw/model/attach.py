@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -11,17 +12,20 @@ from kvfw.core.allocate import Uniform
 from kvfw.core.budget import amount, check_counts
 from kvfw.core.compressor import compressor
 from kvfw.core.interfaces import Allocator
+from kvfw.core.observation import Needs
 from kvfw.core.registry import Registry
 from kvfw.core.spec import Composition, parse
-from kvfw.errors import UnsupportedError
+from kvfw.errors import BudgetError, SpecError, UnsupportedError
 from kvfw.model.cache import CompressedCache
-from kvfw.model.session import Plan, Session, new_cache
+from kvfw.model.fingerprint import check_same_model
+from kvfw.model.plan import Plan
+from kvfw.model.session import Session, new_cache
 
 
 @contextmanager
 def attach(
     model: PreTrainedModel,
-    composition: str | Composition,
+    composition: str | Composition | None = None,
     *,
     ratio: str | float | Fraction | None = None,
     slots: int | None = None,
@@ -30,6 +34,8 @@ def attach(
     recent: int = 84,
     prompt_tokens: int | None = None,
     recompress: bool = False,
+    compress_every: int | None = None,
+    cache: CompressedCache | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     allocator: Allocator | None = None,
     registry: Registry | None = None,
@@ -44,16 +50,28 @@ def attach(
 
     One block serves one prompt (or one batch of prompts, padded on the left) and what follows it. The first forward
     into the empty cache is the prompt; each layer is compressed right after its own attention. The
-    first response token comes from the prompt's own, uncompressed logits. Later tokens stay exact.
+    first response token comes from the prompt's own, uncompressed logits. Later tokens stay exact, unless
+    ``recompress`` or ``compress_every`` asks for more.
+
+    A later turn goes through the same cache: call ``generate`` again, inside the block, with all ids so far and the
+    new ones, or with the new ones and an attention mask over all.
 
     Args:
         model: a decoder-only Hugging Face model.
-        composition: text or parsed composition.
+        composition: text or parsed composition. May be left out with ``cache``: then nothing is compressed any more.
         ratio, slots, keep: exactly one: times smaller the middle becomes; slots per KV head in all, sinks and recent
             included; fraction of the middle kept.
-        sinks, recent: first and last tokens of the prompt that are always kept.
-        prompt_tokens: length of the prompt, for chunked prefill: compress once so many tokens were seen.
-        recompress: compress again at the end of every later turn of more than one token.
+        sinks, recent: first and last tokens that are always kept; of all tokens so far, where it is compressed again.
+        prompt_tokens: length of the prompt, for chunked prefill: compress once so many tokens were seen. Of later
+            turns ``cache.expect(tokens)`` says the same.
+        recompress: compress again at the end of every later turn of more than one token, down to what the amount means
+            for all tokens seen so far. Masses add up.
+        compress_every: compress again while decoding, after every forward by which so many tokens or more were added
+            since the last compression. With ``slots=`` it goes down to so many slots, and no head ever holds more than
+            ``slots + compress_every`` while tokens come one by one. With ``ratio=`` and ``keep=`` it goes down to what
+            the prompt was compressed to (with ``recompress``: the last turn). Sinks and recent tokens included.
+        cache: a compressed cache to go on with, of an earlier block or from :func:`kvfw.load_cache`, instead of an
+            empty one for a new prompt. ``ratio`` and ``keep`` then count from the tokens it has seen.
         tokenizer: needed by lexical scorers only.
         allocator: divides the budget over layers and heads; uniform by default.
         registry: where part names are looked up; the installed parts by default.
@@ -62,37 +80,92 @@ def attach(
         The cache to pass to ``generate`` or to the model's forward.
 
     Raises:
-        SpecError, BudgetError, UnsupportedError: before the model runs.
+        SpecError, BudgetError, UnsupportedError: before the model runs. While it runs: BudgetError for a prompt without
+            room for its amount, RunError for keys that are not finite, UnsupportedError for what cannot be done right.
     """
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedError(
             f"attach takes a transformers model, not {type(model).__name__}; of what load_model returns, pass .model"
         )
-    check_counts(sinks, recent)
-    parsed = parse(str(composition), registry)
-    bound = compressor(
-        parsed,
-        amount(ratio=ratio, slots=slots, keep=keep),
+    plan = _plan(
+        composition,
+        {"ratio": ratio, "slots": slots, "keep": keep},
         sinks=sinks,
         recent=recent,
+        prompt_tokens=prompt_tokens,
+        recompress=recompress,
+        compress_every=compress_every,
+        tokenizer=tokenizer,
+        allocator=allocator,
         registry=registry,
     )
-    plan = Plan(
+    used = new_cache(model)
+    if cache is not None:
+        check_taken_up(cache, model)
+        used = cache
+    elif composition is None:
+        raise SpecError("there is no composition; without one, pass the compressed cache to go on with (cache=)", "", 0)
+    with Session(model, used, plan).running():
+        yield used
+    if not any(layer.compressed for layer in used.compressed_layers()):
+        said = "no prompt went through it" if not used.get_seq_length() else "the prompt did not end in it"
+        warnings.warn(
+            f"kvfw.attach compressed nothing: {said}. Pass the cache to the model (cache=cache); check prompt_tokens",
+            stacklevel=3,
+        )
+
+
+def _plan(
+    composition: str | Composition | None,
+    amounts: dict[str, Any],
+    *,
+    sinks: int,
+    recent: int,
+    tokenizer: PreTrainedTokenizerBase | None,
+    allocator: Allocator | None,
+    registry: Registry | None,
+    **later: Any,
+) -> Plan:
+    """What a block is to do.
+
+    Raises:
+        SpecError, BudgetError, UnsupportedError: a request that is wrong in itself.
+    """
+    check_counts(sinks, recent)
+    if composition is None:
+        asked = {**amounts, **later}
+        if named := [f"{name}=" for name, value in asked.items() if value is not None and value is not False]:
+            raise BudgetError(f"without a composition nothing is compressed; leave out {', '.join(named)}, or say one")
+        return Plan(needs=Needs(), sinks=sinks, recent=recent)
+    bound = compressor(
+        parse(str(composition), registry), amount(**amounts), sinks=sinks, recent=recent, registry=registry
+    )
+    return Plan(
         needs=bound.needs,
         sinks=sinks,
         recent=recent,
         compressor=bound,
-        prompt_tokens=prompt_tokens,
-        recompress=recompress,
         allocator=allocator if allocator is not None else Uniform(),
         vocabulary=tokenizer,
+        **later,
     )
-    cache = new_cache(model)
-    with Session(model, cache, plan).running():
-        yield cache
-    if not any(layer.compressed for layer in cache.compressed_layers()):
-        said = "no prompt went through it" if not cache.get_seq_length() else "the prompt did not end in it"
-        warnings.warn(
-            f"kvfw.attach compressed nothing: {said}. Pass the cache to the model (cache=cache); check prompt_tokens",
-            stacklevel=3,
+
+
+def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
+    """Refuses to go on with a cache that a block with this model could not use.
+
+    Raises:
+        UnsupportedError: it is no compressed cache, in use, of another model, or nothing was compressed in it.
+    """
+    if not isinstance(cache, CompressedCache):
+        raise UnsupportedError(
+            f"cache= takes a cache that kvfw.attach or kvfw.load_cache gave, not {type(cache).__name__}"
+        )
+    if any(layer.attached for layer in cache.compressed_layers()):
+        raise UnsupportedError("this cache belongs to a block that is still open; go on inside that block")
+    if cache.made_for is not model:
+        check_same_model(cache, model)
+    if not all(layer.compressed for layer in cache.compressed_layers()):
+        raise UnsupportedError(
+            "no prompt was compressed in this cache; leave out cache= and pass generate the cache that the block gives"
         )

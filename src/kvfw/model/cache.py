@@ -1,15 +1,17 @@
 """A transformers cache whose layers hold KVStates: the number of tokens seen and of slots stored differ."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvfw.core.state import KVState, exact_state
-from kvfw.errors import UnsupportedError
+from kvfw.errors import BudgetError, UnsupportedError
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -40,8 +42,14 @@ class CompressedLayer(CacheLayerMixin):
         self._unplaced = 0
         #: The last queries ``[B, H, w, D]`` and their positions ``[B, w]``, kept while a compression may need them.
         self.window: tuple[Tensor, Tensor] | None = None
-        #: Attention each slot received so far ``[B, Hkv, N]``, by distance, kept until the prompt is over.
+        #: Attention each slot received so far ``[B, Hkv, N]``, by distance, kept while a compression may need it.
         self.column_sums: dict[int, Tensor] = {}
+        #: Slots for the middle of every row and head that compression while decoding goes down to, int64 [B, Hkv].
+        self.standing: Tensor | None = None
+        #: Tokens seen at the last compression.
+        self.compressed_at = 0
+        #: Inverse frequencies the stored keys were rotated with, known from the first compression on.
+        self.inv_freq: Tensor | None = None
 
     @classmethod
     def of_state(cls, state: KVState, seen: int) -> "CompressedLayer":
@@ -79,7 +87,7 @@ class CompressedLayer(CacheLayerMixin):
         """
         self._state = state
         self.keys, self.values = state.keys, state.values
-        self.compressed = True
+        self.compressed, self.compressed_at = True, self.seen
         self.plain = bool((state.valid & (state.bias == 0)).all())
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -192,6 +200,8 @@ class CompressedLayer(CacheLayerMixin):
         self.tokens, self._next = change(self.tokens), change(self._next)
         if self.window is not None:
             self.window = change(self.window[0]), change(self.window[1])
+        if self.standing is not None:
+            self.standing = change(self.standing)
         self.column_sums = {distance: change(sums) for distance, sums in self.column_sums.items()}
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -280,6 +290,39 @@ class CompressedCache(Cache):
         super().__init__(layers=list(layers))
         #: Seconds spent compressing each layer.
         self.compress_s = [0.0] * len(self.layers)
+        #: Tokens seen when the prompt or turn that was announced ends; None where none was.
+        self.ends_at: int | None = None
+        self._made_for: weakref.ref[PreTrainedModel] | None = None
+
+    @property
+    def made_for(self) -> PreTrainedModel | None:
+        """The model whose keys and values these are, if it is known and still there."""
+        return self._made_for() if self._made_for is not None else None
+
+    @made_for.setter
+    def made_for(self, model: PreTrainedModel | None) -> None:
+        # Not a reference: a cache does not keep a model's weights in memory.
+        self._made_for = weakref.ref(model) if model is not None else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the model, which no copy in a file could refer to."""
+        return self.__dict__ | {"_made_for": None}
+
+    def expect(self, tokens: int) -> None:
+        """Announces how long the next prompt or turn is, so that it may be fed in any number of forwards.
+
+        It is compressed once, after its last token; without this, every forward of more than one token counts as a
+        whole turn.
+
+        Args:
+            tokens: its length, padding included; tokens already in the cache do not count.
+
+        Raises:
+            BudgetError: not a whole number of tokens, 1 or more.
+        """
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+            raise BudgetError(f"a turn of {tokens} tokens was announced; it is a whole number of tokens, 1 or more")
+        self.ends_at = self.get_seq_length() + tokens
 
     def compressed_layers(self) -> list[CompressedLayer]:
         """The layers that compression touches."""
@@ -305,6 +348,7 @@ class CompressedCache(Cache):
         for layer in self.layers:
             layer.reset()
         self.compress_s = [0.0] * len(self.layers)
+        self.ends_at = None
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Where new queries stand among the slots: after all stored ones, or after all seen in sliding layers."""
@@ -322,6 +366,14 @@ class CompressedCache(Cache):
             raise UnsupportedError(f"layer {layer} is a sliding-window layer, which kvfw leaves as it is")
         return found.state
 
+    def held_bytes(self) -> int:
+        """Bytes of keys and values over all layers, now."""
+        return sum(
+            layer.state.kv_bytes if isinstance(layer, CompressedLayer) else _storage_bytes(layer)
+            for layer in self.layers
+            if layer.keys is not None
+        )
+
     def report(self) -> CacheReport:
         """Slots and bytes per layer and the seconds spent compressing."""
         return CacheReport(self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers))))
@@ -336,5 +388,10 @@ class CompressedCache(Cache):
             )
         if layer.keys is None or layer.values is None:
             return LayerReport(index, (), 0, 0, 0.0, False)
-        held = layer.keys.untyped_storage().nbytes() + layer.values.untyped_storage().nbytes()
-        return LayerReport(index, (layer.keys.shape[2],) * layer.keys.shape[1], held, 0, 0.0, False)
+        slots = (layer.keys.shape[2],) * layer.keys.shape[1]
+        return LayerReport(index, slots, _storage_bytes(layer), 0, 0.0, False)
+
+
+def _storage_bytes(layer: CacheLayerMixin) -> int:
+    """Bytes that a sliding-window layer's keys and values hold, also where they are views of more."""
+    return sum(part.untyped_storage().nbytes() for part in (layer.keys, layer.values) if part is not None)

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from kvfw.core.observation import Needs
 from kvfw.model.cache import CompressedCache
-from kvfw.model.session import Plan, Session
+from kvfw.model.plan import Plan
+from kvfw.model.session import Session, new_cache
 from kvfw.model.waiting import clock_s
 
 
@@ -51,6 +52,43 @@ def greedy(
         while len(tokens) < max_new_tokens and tokens[-1] not in ends:
             tokens.append(int(_forward(model, tokens[-1:], cache)[-1].argmax()))
     return tuple(tokens)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A response and what the cache held on the way.
+
+    Args:
+        tokens: as :func:`greedy` gives them.
+        held: bytes of keys and values after the prompt and after each further token that was fed.
+    """
+
+    tokens: tuple[int, ...]
+    held: tuple[int, ...]
+
+
+@torch.inference_mode()
+def greedy_planned(
+    model: PreTrainedModel, plan: Plan, prompt: Sequence[int], max_new_tokens: int, *, chunk: int | None = None
+) -> Written:
+    """A prompt and its greedy continuation, compressed as planned: what an ``attach`` block would do.
+
+    Args:
+        plan: what is compressed, and when.
+        prompt: its tokens.
+        max_new_tokens: at least 1.
+        chunk: tokens of the prompt per forward; all at once by default.
+    """
+    cache, ends = new_cache(model), end_tokens(model)
+    cache.expect(len(prompt))
+    with Session(model, cache, plan).running():
+        for part in torch.split(torch.tensor([list(prompt)], device=model.device), chunk or len(prompt), dim=1):
+            logits = model(input_ids=part, cache=cache, use_cache=True, logits_to_keep=1).logits
+        tokens, held = [int(logits[0, -1].float().argmax())], [cache.held_bytes()]
+        while len(tokens) < max_new_tokens and tokens[-1] not in ends:
+            tokens.append(int(_forward(model, tokens[-1:], cache)[-1].argmax()))
+            held.append(cache.held_bytes())
+    return Written(tuple(tokens), tuple(held))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from kvfw.core.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.parallel import map_layers
-from kvfw.model.session import Plan, Session, new_cache
+from kvfw.model.plan import Plan
+from kvfw.model.session import Session, new_cache
 from kvfw.model.waiting import clock_s
 
 
@@ -80,7 +81,7 @@ class Prefill:
 
         It may grow on its own.
         """
-        return CompressedCache(
+        cache = CompressedCache(
             [
                 CompressedLayer.of_state(stack([states[i] for states in rows]), self.tokens)
                 if i in rows[0]
@@ -88,6 +89,8 @@ class Prefill:
                 for i, layer in enumerate(self.cache.layers)
             ]
         )
+        cache.made_for = self.cache.made_for
+        return cache
 
     def full(self) -> CompressedCache:
         """A cache of the whole prompt, uncompressed."""

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -13,59 +12,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from kvfw.core.allocate import Uniform
-from kvfw.core.compressor import Compressor
-from kvfw.core.interfaces import Allocator
-from kvfw.core.lexical import Vocabulary, rare_tokens
-from kvfw.core.observation import Needs, Observation, protect
+from kvfw.core.lexical import rare_tokens
+from kvfw.core.observation import Observation, protect
 from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.ops.slots import take
+from kvfw.core.stages import take_scores
 from kvfw.core.state import KVState
-from kvfw.errors import BudgetError, UnsupportedError
+from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.layers import Anatomy, Layer, anatomy, text_config
 from kvfw.model.longrope import check_switch, table_switch
 from kvfw.model.masks import layer_mask
+from kvfw.model.plan import Plan, check_call
 from kvfw.model.support import fresh_layers
 from kvfw.model.switch import Attention, routed
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a session does at the end of the prompt.
-
-    Args:
-        needs: what to capture on the way.
-        sinks, recent: tokens that are always kept.
-        compressor: compresses every layer; None only observes.
-        prompt_tokens: the prompt ends when this many tokens were seen, padding included; None: after the first forward.
-        recompress: compress again at the end of every later forward of more than one token.
-        allocator: divides the budget over layers and heads.
-        vocabulary: the tokenizer, for lexical features.
-
-    Raises:
-        UnsupportedError: lexical features are needed but there is no tokenizer; or a later compression would need
-            statistics that only a first one has.
-    """
-
-    needs: Needs
-    sinks: int
-    recent: int
-    compressor: Compressor | None = None
-    prompt_tokens: int | None = None
-    recompress: bool = False
-    allocator: Allocator = field(default_factory=Uniform)
-    vocabulary: Vocabulary | None = None
-
-    def __post_init__(self) -> None:
-        if self.prompt_tokens is not None and self.prompt_tokens < 1:
-            raise BudgetError(f"prompt_tokens is {self.prompt_tokens}; it is the prompt's length in tokens, 1 or more")
-        if self.needs.lexical and self.vocabulary is None:
-            raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
-        if self.recompress and (self.needs.lexical or self.needs.column_sums):
-            raise UnsupportedError(
-                "recompress works with scorers that look at the last queries or at keys; column sums (h2o) and lexical "
-                "features (pinned) are known for the first prompt only"
-            )
 
 
 def new_cache(model: PreTrainedModel) -> CompressedCache:
@@ -75,12 +35,14 @@ def new_cache(model: PreTrainedModel) -> CompressedCache:
         UnsupportedError: the model caches in a way kvfw cannot compress.
     """
     parts = anatomy(model)
-    return CompressedCache(
+    cache = CompressedCache(
         [
             CompressedLayer() if part.compressible else layer
             for part, layer in zip(parts.layers, fresh_layers(model.config), strict=True)
         ]
     )
+    cache.made_for = model
+    return cache
 
 
 class Session:
@@ -98,6 +60,7 @@ class Session:
         self._switch = table_switch(text_config(model))
         self._padding: Tensor | None = None
         self._budgets: dict[int, Tensor] = {}
+        self._standing: dict[int, Tensor] = {}
         self._ids: Tensor | None = None
         self._features: Tensor | None = None
 
@@ -106,11 +69,43 @@ class Session:
         """Routes the model's attention through this session for the length of the block."""
         with ExitStack() as undo:
             undo.enter_context(routed(self.model, self))
-            if self.plan.needs.lexical:
-                undo.callback(self.model.register_forward_pre_hook(self._see_ids, with_kwargs=True).remove)
+            undo.callback(self.model.register_forward_pre_hook(self._see_call, with_kwargs=True).remove)
             undo.callback(self._set_attached, False)
             self._set_attached(True)
+            self._take_over()
             yield self
+
+    def _take_over(self) -> None:
+        """Readies a cache that an earlier block compressed.
+
+        What that block counted stays only where this one goes on counting; with a gap it would be wrong.
+
+        Raises:
+            UnsupportedError: this block needs counts that the cache does not have.
+        """
+        for layer in self.cache.compressed_layers():
+            if not layer.compressed:
+                continue
+            if not self.plan.again or not self.plan.needs.queries:
+                layer.window = None
+            wanted = self.plan.needs.column_sums if self.plan.again else frozenset()
+            if not wanted <= layer.column_sums.keys():
+                raise UnsupportedError(
+                    "column sums (h2o) have to be counted from the prompt on, and this cache comes without them; "
+                    "compress it by h2o with compress_every= or recompress= from the start, or use another scorer"
+                )
+            layer.column_sums = {n: layer.column_sums[n] for n in wanted}
+            layer.standing = None
+        first = self.cache.layers[self.anatomy.compressible[0].index]
+        if self.plan.compress_every is None or not isinstance(first, CompressedLayer) or not first.compressed:
+            return
+        assert self.plan.compressor is not None
+        assert first.tokens is not None
+        standing = self._divided(self.plan.compressor.standing_slots(first.tokens))
+        for index, budget in standing.items():
+            ready = self.cache.layers[index]
+            assert isinstance(ready, CompressedLayer)
+            ready.standing = budget.to(ready.device)
 
     def _set_attached(self, attached: bool) -> None:
         for layer in self.cache.compressed_layers():
@@ -120,16 +115,24 @@ class Session:
         """Remembers which tokens of the coming forward are padding."""
         self._padding = padding
 
-    def _see_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remembers the prompt's token ids until the prompt is over."""
+    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Looks at a forward into our cache before it runs."""
         if kwargs.get("cache", kwargs.get("past_key_values")) is not self.cache:
             return
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        given = ids if ids is not None else kwargs.get("inputs_embeds")
+        if given is not None:
+            check_call(given.shape[1], self.cache.get_seq_length(), kwargs.get("attention_mask"))
+        if self.plan.needs.lexical:
+            self._see_ids(ids)
+
+    def _see_ids(self, ids: Tensor | None) -> None:
+        """Remembers the prompt's token ids until the prompt is over."""
         if any(layer.compressed for layer in self.cache.compressed_layers()):
             return
         if self.cache.get_seq_length() == 0:
             # A prompt begins; one before it, that a reset made the cache forget, is forgotten here too.
             self._ids = self._features = None
-        ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None:
             raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
         self._ids = ids if self._ids is None else torch.cat((self._ids, ids), dim=1)
@@ -143,7 +146,7 @@ class Session:
         attention_mask: Tensor | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The model's own attention, with the right mask for compressed layers, and compression at the prompt's end."""
+        """The model's own attention, with the right mask for compressed layers, and compression where it is due."""
         index = getattr(module, "layer_idx", None)
         layer = self._own_layer(index, key)
         if self._switch is not None:
@@ -159,18 +162,31 @@ class Session:
         count = query.shape[2]
         layer.place(self._positions(layer, query, kwargs), self._real(count))
         self._keep_window(query, layer)
-        if not layer.compressed:
+        if not layer.compressed or self.plan.again:
             self._add_sums(query, layer, kwargs)
+        if not layer.compressed:
             output = self._attention(module)(module, query, key, value, attention_mask, **kwargs)
-            if self._prompt_is_over(layer):
-                self._event(self.anatomy.layers[index], layer, kwargs)
-            return output
-        mask = layer_mask(layer.state, count, query, plain=layer.plain)
-        attention = self._attention(module, mask, kwargs)
-        output = attention(module, query, key, value, mask, **kwargs)
-        if self.plan.recompress and count > 1:
-            self._event(self.anatomy.layers[index], layer, kwargs)
+        else:
+            mask = layer_mask(layer.state, count, query, plain=layer.plain)
+            output = self._attention(module, mask, kwargs)(module, query, key, value, mask, **kwargs)
+        self._compress_if_due(self.anatomy.layers[index], layer, count, kwargs)
         return output
+
+    def _compress_if_due(self, part: Layer, layer: CompressedLayer, count: int, kwargs: dict[str, Any]) -> None:
+        """Compression after a forward of ``count`` tokens, where the prompt, a turn or a stretch of decoding ends."""
+        over = self._turn_is_over(layer, count)
+        if not layer.compressed:
+            if over:
+                self._event(part, layer, kwargs, standing=False)
+        elif self.plan.recompress and over:
+            self._event(part, layer, kwargs, standing=False)
+        elif over is not None and self._stretch_is_over(layer):
+            # Not in the midst of an announced turn: the result would depend on how it is cut up.
+            self._event(part, layer, kwargs, standing=True)
+
+    def _stretch_is_over(self, layer: CompressedLayer) -> bool:
+        every = self.plan.compress_every
+        return every is not None and layer.seen - layer.compressed_at >= every
 
     def _own_layer(self, index: object, key: Tensor) -> CompressedLayer | None:
         """The layer of our cache that these keys came from, or None: another cache, or a sliding-window layer."""
@@ -221,7 +237,7 @@ class Session:
     def _keep_window(self, query: Tensor, layer: CompressedLayer) -> None:
         """Keeps copies of the last queries, across chunks and turns, while an event may still need them."""
         width = self.plan.needs.queries
-        if width == 0 or (layer.compressed and not self.plan.recompress):
+        if width == 0 or (layer.compressed and not self.plan.again):
             return
         positions = _query_positions(layer.state, query.shape[2])
         old = layer.window
@@ -249,33 +265,64 @@ class Session:
             new[n][..., : sums.shape[-1]] += sums
         layer.column_sums = new
 
-    def _prompt_is_over(self, layer: CompressedLayer) -> bool:
-        end = self.plan.prompt_tokens
-        if end is None or layer.seen == end:
-            return True
+    def _turn_is_over(self, layer: CompressedLayer, count: int) -> bool | None:
+        """Whether a prompt or turn ended with the last ``count`` tokens; None in the midst of an announced one.
+
+        Raises:
+            UnsupportedError: a forward went beyond the end that was announced.
+        """
+        end = self.cache.ends_at if self.cache.ends_at is not None else self.plan.prompt_tokens
+        if end is None or layer.seen - count >= end:
+            return not layer.compressed or count > 1
         if layer.seen > end:
             raise UnsupportedError(
                 f"the prompt was said to end after {end} tokens, but a forward reached {layer.seen}; feed the first "
                 f"{end} tokens in forwards of their own"
             )
-        return False
+        return True if layer.seen == end else None
 
-    def _event(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> None:
-        """The prompt (or a later turn) ends here for this layer: observe it, and compress it if asked to."""
+    def _event(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any], *, standing: bool) -> None:
+        """The prompt, a turn or a stretch of decoding ends here for this layer: observe it, compress it if asked to."""
         started = time.perf_counter()
         obs = self._observe(part, layer, kwargs)
         if self.plan.compressor is None:
             self.observations[part.index] = obs
             return
-        layer.hold(self.plan.compressor.compress(obs, self._budget(part, layer)))
-        layer.column_sums = {}
-        if not self.plan.recompress:
+        self._same_rotation(layer, obs)
+        budget = self._budget(part, layer, standing=standing)
+        if self.plan.again:
+            state, layer.column_sums = self.plan.compressor.compress_with_sums(obs, budget)
+        else:
+            state, layer.column_sums = self.plan.compressor.compress(obs, budget), {}
             layer.window = None
+        layer.hold(state)
         self.cache.compress_s[part.index] += time.perf_counter() - started
+
+    def _same_rotation(self, layer: CompressedLayer, obs: Observation) -> None:
+        """Remembers how the keys are rotated.
+
+        Raises:
+            UnsupportedError: it changed since an earlier compression, and nothing says which slot has which.
+        """
+        if obs.rope is None:
+            return
+        before, now = layer.inv_freq, obs.rope.inv_freq
+        if before is not None and not torch.equal(before.to(now.device), now):
+            raise UnsupportedError(
+                "this model changes its rotation with the length (dynamic or LongRoPE scaling), and it changed since "
+                "the cache was last compressed, so the keys can no longer be told apart; compress once, without "
+                "recompress= and compress_every="
+            )
+        layer.inv_freq = now
 
     def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
         queries, query_positions = layer.window if layer.window is not None else (None, None)
-        state = layer.state
+        state, sums = layer.state, layer.column_sums
+        if layer.compressed and not layer.plain:
+            # Padding of a later turn stands between slots; neighbours there would be scored as if text parted them.
+            full = state
+            state = take(full, full.valid)
+            sums = {n: take_scores(part, full.valid, state.width) * state.valid for n, part in sums.items()}
         return Observation(
             state=state,
             protected=protect(state.valid, self.plan.sinks, self.plan.recent),
@@ -284,24 +331,34 @@ class Session:
             rope=self.anatomy.rotary.read(part.index),
             queries=queries,
             query_positions=query_positions,
-            column_sums=layer.column_sums,
+            column_sums=sums,
             lexical=self._lexical(state) if self.plan.needs.lexical else None,
             output_projection=part.output_projection,
             softcap=kwargs.get("softcap"),
             sink_logits=_sink_logits(kwargs),
         )
 
-    def _budget(self, part: Layer, layer: CompressedLayer) -> Tensor:
+    def _budget(self, part: Layer, layer: CompressedLayer, *, standing: bool) -> Tensor:
         """Slots for this layer's heads. All layers' budgets are divided once, at the first layer of an event."""
         assert self.plan.compressor is not None
-        parts = self.anatomy.compressible
-        if part.index == parts[0].index:
-            assert layer.tokens is not None
-            each = self.plan.compressor.middle_slots(layer.tokens)
-            heads = [p.kv_heads for p in parts]
-            divided = self.plan.allocator.allocate(each * sum(heads), heads)
-            self._budgets = {p.index: budget for p, budget in zip(parts, divided, strict=True)}
+        assert layer.tokens is not None
+        if standing:
+            assert layer.standing is not None
+            return layer.standing
+        if part.index == self.anatomy.compressible[0].index:
+            self._budgets = self._divided(self.plan.compressor.middle_slots(layer.tokens))
+            if self.plan.compress_every is not None:
+                self._standing = self._divided(self.plan.compressor.standing_slots(layer.tokens))
+        if self.plan.compress_every is not None:
+            layer.standing = self._standing[part.index].to(layer.device)
         return self._budgets[part.index].to(layer.device)
+
+    def _divided(self, each: Tensor) -> dict[int, Tensor]:
+        """A budget per head on average, divided over layers and heads by the allocator."""
+        parts = self.anatomy.compressible
+        heads = [part.kv_heads for part in parts]
+        divided = self.plan.allocator.allocate(each * sum(heads), heads)
+        return {part.index: budget for part, budget in zip(parts, divided, strict=True)}
 
     def _lexical(self, state: KVState) -> Tensor:
         """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""

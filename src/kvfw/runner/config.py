@@ -166,11 +166,13 @@ class GenerateConfig(CompressionConfig):
         prompt: text of the prompt.
         max_new_tokens: longest response, tokens.
         raw: no chat template: the model continues the text.
+        compress_every: also compress while answering, whenever so many tokens were added.
     """
 
     prompt: str
     max_new_tokens: int = Field(default=64, ge=1)
     raw: bool = False
+    compress_every: int | None = Field(default=None, ge=1)
 
 
 def as_tuple(value: Any) -> Any:

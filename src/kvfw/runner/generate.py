@@ -10,7 +10,10 @@ from kvfw.core.observation import Needs
 from kvfw.core.registry import Registry, default_registry
 from kvfw.core.spec import parse
 from kvfw.model import decode
+from kvfw.model.cache import CompressedCache
+from kvfw.model.decode import Written
 from kvfw.model.load import choose_device, choose_dtype, load_config, load_model, load_tokenizer, resolve_model
+from kvfw.model.plan import Plan
 from kvfw.model.prefill import prefill
 from kvfw.runner.config import GenerateConfig
 from kvfw.runner.limits import check_length, check_positions
@@ -46,9 +49,10 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, config.amounts())
     model_config = load_config(source, trust_remote_code=config.trust_remote_code)
     check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, model_config)
+    plans = [_plan(one, config, tokenizer) for one in bound]
     loaded = load_model(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
     needs = Needs()
-    for one in bound:
+    for one in bound if config.compress_every is None else ():
         needs = needs | one.needs
     filled = prefill(
         loaded.model,
@@ -59,16 +63,52 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         vocabulary=loaded.tokenizer,
         chunk=config.prefill_chunk,
     )
-    samples = []
-    rows: list[Compressor | None] = [None, *bound]
-    for row in rows:
-        cache = filled.full() if row is None else filled.compressed(row)
-        report = cache.report()
+
+    def sample(title: str, written: Written) -> Sample:
+        text = str(tokenizer.decode(list(written.tokens), skip_special_tokens=True)).strip()
+        return Sample(title, text, _numbers(len(ids), written, config))
+
+    def over(cache: CompressedCache) -> Written:
+        before = cache.held_bytes()
         tokens = decode.greedy(loaded.model, cache, filled.logits, config.max_new_tokens)
-        title = "full" if row is None else f"{row.composition} {row.amount}"
-        text = str(tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
-        samples.append(Sample(title, text, f"prompt {len(ids)} tokens, KV {report.kv_bytes / 2**20:.2f} MB"))
+        return Written(tokens, (before, cache.held_bytes()))
+
+    samples = [sample("full", over(filled.full()))]
+    for one, plan in zip(bound, plans, strict=True):
+        written = (
+            over(filled.compressed(one))
+            if plan is None
+            else decode.greedy_planned(loaded.model, plan, ids, config.max_new_tokens, chunk=config.prefill_chunk)
+        )
+        samples.append(sample(f"{one.composition} {one.amount}", written))
     return tuple(samples)
+
+
+def _plan(one: Compressor, config: GenerateConfig, tokenizer: Any) -> Plan | None:
+    """What to do while answering; None where the prompt alone is compressed.
+
+    Raises:
+        BudgetError, UnsupportedError: a composition or amount that cannot be kept up while answering.
+    """
+    if config.compress_every is None:
+        return None
+    return Plan(
+        needs=one.needs,
+        sinks=config.sinks,
+        recent=config.recent,
+        compressor=one,
+        compress_every=config.compress_every,
+        vocabulary=tokenizer,
+    )
+
+
+def _numbers(prompt_tokens: int, written: Written, config: GenerateConfig) -> str:
+    """What an answer cost; with ``compress_every`` also what the cache came to on the way."""
+    said = f"prompt {prompt_tokens} tokens, KV {written.held[0] / 2**20:.2f} MB"
+    if config.compress_every is None:
+        return said
+    most, last = (held / 2**20 for held in (max(written.held), written.held[-1]))
+    return f"{said}; answer {len(written.tokens)} tokens, KV {last:.2f} MB at its end, {most:.2f} MB at most"
 
 
 def _ids(tokenizer: Any, config: GenerateConfig) -> list[int]:

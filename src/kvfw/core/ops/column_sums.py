@@ -41,7 +41,7 @@ def column_sums(
     one more logit in the denominator, so that its row of A sums to less than 1.
     For a distance ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are taken block by block:
     O(block x N) memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and
-    only slots between its first and its last are masked.
+    only slots between its first and its last are masked. A query that sees no slot adds nothing.
 
     Args:
         queries: rotated queries, in order of position.
@@ -57,7 +57,10 @@ def column_sums(
     sums = {n: queries.new_zeros(batch, kv_heads, width, dtype=torch.float32) for n in distances}
     keys = state.keys.float().transpose(-1, -2)
     bias = state.bias if bool((state.bias != 0).any()) else None
-    padded = query_positions < 0 if bool((query_positions < 0).any()) else None
+    # Padding sees nothing; nor does an earlier query after everything up to its position was evicted.
+    earliest = state.positions.masked_fill(~state.valid, torch.inf).amin(-1, keepdim=True)
+    sightless = query_positions[:, None] < earliest
+    blind = sightless if bool(sightless.any()) else None
     slots = state.positions[:, :, None, None]
     elements = BLOCK_ELEMENTS if queries.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
     sinks = None if sink_logits is None else sink_logits.float().view(kv_heads, heads // kv_heads, 1, 1)
@@ -77,9 +80,9 @@ def column_sums(
         if sinks is not None:
             # exp(x) / (sum exp + exp(sink)), without an overflow where a sink is large.
             weights *= torch.sigmoid(logits.logsumexp(dim=-1, keepdim=True) - sinks)
-        if padded is not None:
-            # A padding query sees nothing, and its softmax is NaN.
-            weights.masked_fill_(padded[:, None, None, rows, None], 0.0)
+        if blind is not None:
+            # The softmax over nothing is NaN.
+            weights.masked_fill_(blind[:, :, None, rows, None], 0.0)
         for n, total in sums.items():
             far = weights if n == 0 else weights.masked_fill(at - slots[..., : block.end] < n, 0.0)
             total[..., : block.end] += far.flatten(2, 3).sum(dim=2)
@@ -92,9 +95,11 @@ def _blocks(query_positions: Float32[Tensor, "B n"], state: KVState, rows: int) 
     parts = torch.split(query_positions, rows, dim=1)
     first = torch.stack([part.masked_fill(part < 0, torch.inf).amin() for part in parts])
     last = torch.stack([part.amax() for part in parts])
-    # Positions ascend in every head, so the earliest and the latest of all heads ascend, too.
-    seen = torch.searchsorted(state.positions.amax((0, 1)), first, right=True)
-    end = torch.searchsorted(state.positions.amin((0, 1)), last, right=True)
+    # Positions ascend in every head, so the earliest and the latest of all heads ascend, too. Padding of a later turn
+    # stands between slots, at position -1; it counts as where the slot before it stands, and its bias hides it.
+    ascending = state.positions.cummax(-1).values
+    seen = torch.searchsorted(ascending.amax((0, 1)), first, right=True)
+    end = torch.searchsorted(ascending.amin((0, 1)), last, right=True)
     table = zip(starts, parts, last.tolist(), seen.tolist(), end.tolist(), strict=True)
     for start, part, latest, before, after in table:
         if latest >= 0:

@@ -1,0 +1,210 @@
+"""Compressed caches in files: save after a long prompt, load where it is asked about."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from kvfw.core.state import KVState
+from kvfw.errors import RunError, UnsupportedError
+from kvfw.model.cache import CompressedCache, CompressedLayer
+from kvfw.model.fingerprint import Fingerprint, differences, fingerprint
+from kvfw.model.layers import attention_modules
+from kvfw.model.support import fresh_layers
+from kvfw.store.atomic import cause, write_atomic
+
+#: Name of the one entry of a file's metadata that says what it is.
+HEADER = "kvfw_cache"
+VERSION = 1
+STATE = ("keys", "values", "positions", "mass", "bias")
+
+
+class SavedCacheError(RunError):
+    """A file that is no saved cache, or only a part of one."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about itself, beside its tensors.
+
+    Args:
+        model: fingerprint of the model that made the cache.
+        layers: by layer: kind, tokens seen, tokens seen at the last compression; more for sliding windows.
+        compress_s: seconds spent compressing each layer.
+    """
+
+    model: Fingerprint
+    layers: list[dict[str, Any]]
+    compress_s: list[float]
+
+
+def save_cache(cache: CompressedCache, path: str | Path) -> None:
+    """Writes a compressed cache to a safetensors file, with what is needed to go on and to know its model again.
+
+    Keys, values, positions, masses and biases of every layer, sliding-window layers, tokens seen, the next position;
+    the last queries and column sums where the block goes on compressing. The file appears whole or not at all.
+
+    Args:
+        cache: as ``kvfw.attach`` gave it, during the block or after it.
+        path: the file; one that is there is replaced.
+
+    Raises:
+        UnsupportedError: nothing was compressed in it, or its model is not in memory any more.
+        StoreError: the file cannot be written.
+    """
+    write_atomic(Path(path), to_bytes(cache))
+
+
+def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
+    """Reads a cache that :func:`save_cache` wrote, onto the model's device.
+
+    Go on with it by ``kvfw.attach(model, cache=cache)``: token for token what the block that saved it would have done.
+
+    Args:
+        model: the model that made it, or one loaded from the same weights with the same dtype.
+        path: the file.
+
+    Raises:
+        UnsupportedError: another model made it; the message names what differs.
+        SavedCacheError: the file cannot be read, or is none of :func:`save_cache`.
+    """
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise SavedCacheError(f"cannot read a saved cache from {path}: {cause(error)}") from None
+    return from_file(model, str(path))
+
+
+def to_bytes(cache: CompressedCache) -> bytes:
+    """The cache as a safetensors file.
+
+    Raises:
+        UnsupportedError: the cache holds nothing compressed, or the model that made it is not known any more.
+    """
+    model = cache.made_for
+    if model is None:
+        raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
+    tensors: dict[str, Tensor] = {}
+    layers = []
+    for index, layer in enumerate(cache.layers):
+        own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
+        tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
+        layers.append(about)
+    header = {"version": VERSION, "model": fingerprint(model), "layers": layers, "compress_s": cache.compress_s}
+    return save(tensors, {HEADER: json.dumps(header)})
+
+
+def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
+    """The cache in a file, ready to go on with the model.
+
+    Raises:
+        SavedCacheError: no file that :func:`to_bytes` made, or not all of it.
+        UnsupportedError: the cache of another model, naming what differs.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = _header(file.metadata())
+            if said := differences(header.model, fingerprint(model)):
+                raise UnsupportedError(
+                    f"{path} was saved from another model: {said}. Load it for that one, or run the prompt again"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        cache = _rebuilt(model, header, tensors)
+    except SafetensorError as error:
+        raise SavedCacheError(
+            f"{path} is no saved cache, or only a part of one ({error}); save it again with kvfw.save_cache"
+        ) from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise SavedCacheError(
+            f"{path} is not the file that kvfw.save_cache wrote: {type(error).__name__}: {error}; save it again"
+        ) from None
+    cache.made_for = model
+    return cache
+
+
+def _header(metadata: Mapping[str, str] | None) -> Header:
+    """Raises:
+    ValueError: not one of ours.
+    """
+    if not metadata or HEADER not in metadata:
+        raise ValueError("it holds tensors, but nothing says they are a cache")
+    found = json.loads(metadata[HEADER])
+    if found["version"] != VERSION:
+        raise ValueError(f"it has format version {found['version']}, and this kvfw reads version {VERSION}")
+    return Header(dict(found["model"]), list(found["layers"]), [float(s) for s in found["compress_s"]])
+
+
+def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not layer.compressed or layer.tokens is None or layer._next is None:
+        raise UnsupportedError(
+            f"layer {index} of this cache is empty or its prompt is not over; save it once the prompt was compressed"
+        )
+    parts = {name: getattr(layer.state, name) for name in STATE}
+    parts |= {"tokens": layer.tokens, "next": layer._next}
+    parts |= {f"sums.{distance}": sums for distance, sums in layer.column_sums.items()}
+    if layer.window is not None:
+        parts |= {"queries": layer.window[0], "query_positions": layer.window[1]}
+    if layer.inv_freq is not None:
+        parts["inv_freq"] = layer.inv_freq
+    return parts, {"kind": "compressed", "seen": layer.seen, "compressed_at": layer.compressed_at}
+
+
+def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    untyped: Any = layer
+    return (
+        {"keys": untyped.keys, "values": untyped.values},
+        {"kind": "sliding", "seen": untyped.cumulative_length, "window": untyped.sliding_window},
+    )
+
+
+def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor]) -> CompressedCache:
+    """Raises:
+    KeyError, TypeError, ValueError: the header and the tensors do not fit each other or the model.
+    """
+    layers: list[CacheLayerMixin] = []
+    places = [next(module.parameters()).device for module in attention_modules(model)]
+    fresh = fresh_layers(model.config)
+    for index, (about, place, empty) in enumerate(zip(header.layers, places, fresh, strict=True)):
+        own = {
+            name.removeprefix(f"{index}."): part.to(place)
+            for name, part in tensors.items()
+            if name.startswith(f"{index}.")
+        }
+        layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
+    cache = CompressedCache(layers)
+    cache.compress_s = header.compress_s
+    return cache
+
+
+def _compressed(own: dict[str, Tensor], about: dict[str, Any]) -> CompressedLayer:
+    state = KVState(**{name: own[name] for name in STATE})
+    shapes = {tuple(getattr(state, name).shape[:3]) for name in STATE}
+    if len(shapes) != 1 or own["tokens"].shape != own["next"].shape or own["tokens"].shape != state.keys.shape[:1]:
+        raise ValueError(f"its tensors have shapes that do not fit: {sorted(shapes)}")
+    layer = CompressedLayer.of_state(state, int(about["seen"]))
+    layer.compressed_at = int(about["compressed_at"])
+    layer.tokens, layer._next = own["tokens"], own["next"]
+    layer.column_sums = {
+        int(name.removeprefix("sums.")): part for name, part in own.items() if name.startswith("sums.")
+    }
+    if "queries" in own:
+        layer.window = (own["queries"], own["query_positions"])
+    layer.inv_freq = own.get("inv_freq")
+    return layer
+
+
+def _sliding(empty: CacheLayerMixin, own: dict[str, Tensor], about: dict[str, Any]) -> CacheLayerMixin:
+    layer: Any = empty
+    if about["window"] != layer.sliding_window:
+        raise ValueError(f"its window of {about['window']} tokens is not the model's {layer.sliding_window}")
+    layer.lazy_initialization(own["keys"], own["values"])
+    layer.keys, layer.values, layer.cumulative_length = own["keys"], own["values"], int(about["seen"])
+    return empty
