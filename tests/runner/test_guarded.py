@@ -8,7 +8,7 @@ import pytest
 from kvfw.core.metric import Measured, MetricPart, Missing
 from kvfw.core.parts import Kind, PartSpec
 from kvfw.core.records import MetricInfo, TrialKey, TrialRecord
-from kvfw.runner.guarded import GuardedDerived, GuardedMetric, checked
+from kvfw.runner.guarded import GuardedDerived, GuardedMetric, checked, complaints
 from kvfw.runner.metrics import guarded
 
 WHO = "metric 'odd' of plugin 'stranger'"
@@ -87,3 +87,15 @@ def test_a_derived_metric_that_raises_or_leaves_trials_out_gives_reasons() -> No
     failing = guarded(Late(fails=True), spec())
     assert isinstance(failing, GuardedDerived)
     assert set(failing.derive(records()).values()) == {Missing(f"{WHO} failed: KeyError: 'absent'")}
+
+
+def test_what_a_plugins_metric_did_wrong_is_said_once_with_the_number_of_trials() -> None:
+    class Recorded:
+        def __init__(self, reason: str) -> None:
+            self.reasons = {"odd": reason} if reason else {}
+
+    wrapped = guarded(Raising(), spec())
+    said: list[Any] = [Recorded(reason) for reason in (f"{WHO} gave nan", f"{WHO} gave nan", "one token only", "")]
+    assert complaints(said, [wrapped]) == (f"{WHO} gave nan (2 of 4 trials)",)
+    # A metric of kvfw's own is not guarded, and a reason of its own is no complaint.
+    assert complaints(said, [Raising()]) == ()

@@ -130,11 +130,14 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> Fi
 
 
 def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int]) -> dict[str, Peak]:
-    """Memory of prefills in pieces of 256 tokens, so that activations do not hide the cache, and of one at once."""
+    """Memory of prefills, the smallest of several processes: what an allocator holds on to only ever adds."""
     device = str(loaded.model.device)
 
     def peak(compose: str | None, chunk: int | None) -> Peak:
-        return peak_of(request.model, device, list(ids), compose, MEMORY_RATIO, chunk)
+        found = (
+            peak_of(request.model, device, list(ids), compose, MEMORY_RATIO, chunk) for _ in range(request.repeats)
+        )
+        return min(found, key=lambda peak: peak.peak_bytes)
 
     return {
         "full": peak(None, None),

@@ -43,7 +43,7 @@ def tables(found: Findings) -> Iterator[Table]:
         ],
     )
     yield _grid(
-        "Memory of one prefill, above what the process held before",
+        "Memory of one prefill, above what the process held before; least of several processes",
         ("cache", "peak MB", "KV MB held", "slots x bytes MB"),
         [
             (name, *(f"{n / 2**20:.1f}" for n in (peak.peak_bytes, peak.kv_bytes, peak.expected_kv_bytes)))

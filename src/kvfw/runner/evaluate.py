@@ -13,6 +13,7 @@ from kvfw.report.samples import samples_markdown
 from kvfw.runner.config import EvalConfig
 from kvfw.runner.derive import with_derived
 from kvfw.runner.facts import changed_versions, facts
+from kvfw.runner.guarded import complaints
 from kvfw.runner.metrics import metric_problems
 from kvfw.runner.prepare import Plan, prepare
 from kvfw.store.run_folder import RunFolder
@@ -114,6 +115,8 @@ def evaluate(
             _run_missing(plan, folder, records, tell)
         finally:
             results = _write(plan, folder)
+        for line in complaints(with_derived(folder.records()[0], plan.derived), (*plan.metrics, *plan.derived)):
+            tell.note(line)
         if report:
             tell.note("writing report.html and figures")
             _write_report(plan, folder, results)

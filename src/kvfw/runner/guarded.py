@@ -1,6 +1,7 @@
 """Metrics of plugins, kept from stopping runs: whatever goes wrong with one is a missing value with a reason."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,18 @@ class GuardedDerived:
             value = checked(found.get(record.key, Missing(f"{self.who} gave no value for this trial")), self.who)
             values[record.key] = value.value if isinstance(value, Measured) else value
         return values
+
+
+def complaints(records: Sequence[TrialRecord], metrics: Sequence[object]) -> tuple[str, ...]:
+    """One line for every reason that guarded metrics gave, with the number of trials it holds for."""
+    guards = [metric for metric in metrics if isinstance(metric, GuardedMetric | GuardedDerived)]
+    reasons = Counter(
+        reason
+        for record in records
+        for guard in guards
+        if (reason := record.reasons.get(guard.info.name, "")).startswith(guard.who)
+    )
+    return tuple(f"{reason} ({count} of {len(records)} trials)" for reason, count in reasons.items())
 
 
 def checked(value: object, who: str) -> Value:
