@@ -1,9 +1,9 @@
 """Findings as figures: what compression costs, how it grows, how fast decoding is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from kvfw.bench.bars import COMPRESSION_BARS
 from kvfw.bench.compression import Cost
@@ -11,6 +11,8 @@ from kvfw.bench.run import Findings
 from kvfw.report.canvas import GREY, SINGLE_IN, Drawing, Entry, Legend, Sheet, drawing_style, plot_marker
 from kvfw.report.looks import Look, looks
 
+NICE_FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0, 10.0)
+DECADES = tuple(10.0**power for power in range(-5, 5))
 LEFT_IN, TOP_IN, PLOT_IN, FOOT_IN = 0.55, 0.12, 2.0, 0.42
 
 
@@ -36,9 +38,7 @@ def _fractions(costs: Sequence[Cost], marks: dict[str, Look]) -> Drawing:
         if name in curves:
             axes.axhline(limit, color=marks[name].line, linewidth=0.5, linestyle=(0, (1, 3)), zorder=1)
     _lengths(axes, sorted({cost.tokens for cost in costs}))
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:g} %"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _logarithmic(axes, NICE_FRACTIONS, lambda value: f"{value * 100:g} %")
     axes.set_ylabel("compression / prefill")
     caption = (
         "Time of compressing all layers as a fraction of the prompt's prefill. Dotted: the most it may be at 3072."
@@ -54,8 +54,7 @@ def _scaling(costs: Sequence[Cost], marks: dict[str, Look]) -> Drawing:
     sheet, axes = _sheet(list(curves), marks, {"full": "the prefill itself"})
     _lines(axes, curves, marks)
     _lengths(axes, sorted({cost.tokens for cost in costs}))
-    axes.set_yscale("log")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _logarithmic(axes, DECADES, lambda value: f"{value:g}")
     axes.set_ylabel("seconds")
     return Drawing("scaling", "Time by prompt length on a small random model of two layers.", sheet.figure)
 
@@ -93,6 +92,15 @@ def _lines(axes: Axes, curves: dict[str, list[tuple[int, float]]], marks: dict[s
             plot_marker(axes, x, y, marks[name], "full")
     axes.grid(axis="y", color="#dddddd", linewidth=0.4)
     axes.tick_params(colors=GREY)
+
+
+def _logarithmic(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]) -> None:
+    """A logarithmic vertical axis with those of the ticks that lie within it."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
 
 
 def _lengths(axes: Axes, lengths: list[int]) -> None:
