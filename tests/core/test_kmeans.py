@@ -10,16 +10,10 @@ from hypothesis import given, settings
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from kvfw.core.ops import kmeans
-from kvfw.core.ops.kmeans import (
-    Clusters,
-    blocked_kmeans,
-    cluster_sums,
-    clusters_of_heads,
-    counts,
-    weighted_kmeans,
-    weighted_means,
-)
+from helpers.kmeans_alone import Clusters, blocked_kmeans, weighted_kmeans
+from kvfw.core.ops import cluster_means, kmeans
+from kvfw.core.ops.cluster_means import cluster_sums, counts, weighted_means
+from kvfw.core.ops.kmeans import clusters_of_heads
 
 Points = list[list[float]]
 TINY_CHUNK = 1
@@ -214,7 +208,7 @@ def test_sums_and_counts_by_hand_and_the_sorted_way_agrees() -> None:
     v = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 0.5]])
     expected = [[3.0, 4.0], [0.0, 0.0], [13.0, 16.0], [0.0, 0.0], [9.0, 0.5], [0.0, 0.0]]
     assert cluster_sums(v, z, 6).tolist() == expected
-    assert kmeans._segment_sums(v, z, 6).tolist() == expected
+    assert cluster_means._segment_sums(v, z, 6).tolist() == expected
     assert counts(z, 6).tolist() == [1, 0, 3, 0, 1, 0]
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from kvfw.core.ops.kmeans import cluster_sums, weighted_means
+from kvfw.core.ops.cluster_means import cluster_sums, weighted_means
 from kvfw.core.state import KVState
 
 
@@ -99,8 +99,11 @@ def merge_heads(
 def _tokens(
     state: KVState, weights: Float[Tensor, "B Hkv N"], members: list[tuple[int, int]], floor: float
 ) -> HeadTokens:
+    valid = state.valid
+    slots = [valid[row, head].nonzero().squeeze(1) for row, head in members]
+
     def gathered(part: Tensor) -> Tensor:
-        return torch.stack([part[row, head][state.valid[row, head]] for row, head in members]).float()
+        return torch.stack([part[row, head][at] for (row, head), at in zip(members, slots, strict=True)]).float()
 
     # One head at a time: a mean over several rows of a tensor may add in another order than that of one.
     raised = [a + floor * a.mean() for a in gathered(weights)]

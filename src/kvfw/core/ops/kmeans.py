@@ -18,7 +18,6 @@ products: with TF32 switched on, a token can go to a centre that is nearest only
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -26,150 +25,11 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = [
-    "Clusters",
-    "blocked_kmeans",
-    "cluster_sums",
-    "clusters_of_heads",
-    "counts",
-    "weighted_kmeans",
-    "weighted_means",
-]
+from kvfw.core.ops.cluster_means import counts, weighted_means
 
 CHUNK = 2**19
 """Default size, in elements, of the largest token-by-centre block held at once: 2 MiB of float32. Measured at
 2984 tokens and 746 clusters, blocks a quarter of this size are a quarter slower, larger ones no faster."""
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """A partition of N tokens into K non-empty clusters.
-
-    Attributes:
-        assignment: cluster of each token, 0 <= assignment < K; every cluster has at least one token.
-        centres: weighted mean of each cluster's tokens under this very assignment, in the tokens' dtype.
-    """
-
-    assignment: Int64[Tensor, " N"]
-    centres: Float[Tensor, "K D"]
-
-
-def counts(assignment: Int64[Tensor, " N"], clusters: int) -> Int64[Tensor, " K"]:
-    """Number of tokens in each of ``clusters`` clusters; 0 for a cluster without tokens."""
-    return torch.bincount(assignment, minlength=clusters)
-
-
-def cluster_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int) -> Float[Tensor, "K E"]:
-    """Sum of the values in each cluster, added in an order that is the same in every run; 0 without tokens.
-
-    On the CPU ``index_add_`` adds in token order. On other devices it adds atomically, in no order, so there
-    the tokens are first sorted by cluster and each cluster is reduced as a segment.
-    """
-    if values.device.type == "cpu":
-        return values.new_zeros(clusters, values.shape[1]).index_add_(0, assignment, values)
-    return _segment_sums(values, assignment, clusters)
-
-
-def weighted_means(
-    values: Float[Tensor, "N E"], weights: Float[Tensor, " N"], assignment: Int64[Tensor, " N"], clusters: int
-) -> Float[Tensor, "K E"]:
-    """Weighted mean of the values in each cluster: sum a v / sum a.
-
-    A cluster of one token returns that token's values bit for bit, whatever its weight. A cluster whose
-    weights are all zero returns the plain mean. A cluster without tokens has no mean: its row is NaN.
-
-    Weights are scaled within each cluster by a power of two, which changes no ratio and no rounding, so that
-    clusters of very small weights do not underflow.
-    """
-    top = weights.new_zeros(clusters).scatter_reduce(0, assignment, weights, "amax")
-    mantissa = torch.frexp(top).mantissa
-    # top = mantissa * 2^e, hence the quotient is exactly 2^-e; the limit only bites for subnormal weights.
-    limit = 0.25 / torch.finfo(weights.dtype).tiny
-    scale = torch.where(top > 0, mantissa / top, 0).clamp(max=limit)
-    a = torch.where(top[assignment] > 0, weights * scale[assignment], 1)[:, None]
-    total = cluster_sums(a, assignment, clusters)
-    means = cluster_sums(a * values, assignment, clusters) / total
-    alone = (counts(assignment, clusters)[assignment] == 1).nonzero().squeeze(1)
-    means[assignment[alone]] = values[alone]
-    return means
-
-
-def weighted_kmeans(
-    x: Float[Tensor, "N D"], weights: Float[Tensor, " N"], clusters: int, iters: int, *, chunk: int = CHUNK
-) -> Clusters:
-    """Weighted Lloyd iterations from evenly spaced tokens, as laid down at the top of this module.
-
-    One iteration is: assign, repair, stop if the repaired assignment equals the previous iteration's, else
-    move the centres to the means. At most ``iters`` iterations run, so there are at most ``iters``
-    assignments, and ``iters=1`` assigns once to the starting tokens. The centres returned are the means under
-    the last assignment, also when the iterations ran out before it was stable.
-
-    A token is not compared again with centres that stayed where they were, as long as its own centre came no
-    farther; this saves work and cannot change an assignment.
-
-    Args:
-        x: tokens of one head, float32 or float64; all arithmetic stays in this dtype.
-        weights: a_i >= 0, same dtype. A common factor cancels (exactly so, if it is a power of two).
-        clusters: K >= 1. With K >= N every token is its own cluster: the identity assignment, N clusters.
-        iters: greatest number of assignments, >= 1.
-        chunk: greatest number of elements of the token-by-centre block held at once (but at least one token's
-            row of K). It bounds memory and never shows in the result.
-
-    Returns:
-        min(K, N) clusters, none of them empty.
-
-    Raises:
-        ValueError: ``x`` without tokens; ``clusters``, ``iters`` or ``chunk`` below 1; a dtype that is not
-            float32 or float64; coordinates that are not finite or whose squared distances could overflow;
-            weights that are negative or not finite.
-    """
-    x, weights = _plain(x), _plain(weights)
-    a = _checked_weights(x, weights, clusters, iters, chunk)
-    if clusters >= len(x):
-        return Clusters(torch.arange(len(x), device=x.device), x.clone())
-    return _lloyd(x, a, [clusters], iters, chunk)
-
-
-def blocked_kmeans(
-    x: Float[Tensor, "N D"],
-    weights: Float[Tensor, " N"],
-    clusters: int,
-    iters: int,
-    block: int,
-    *,
-    chunk: int = CHUNK,
-) -> Clusters:
-    """:func:`weighted_kmeans` within contiguous blocks of tokens: linear in N when K grows with N.
-
-    The tokens are cut into blocks of ``block``, the last one possibly shorter. Where that would leave a block
-    without a cluster, neighbours are merged: if a full block's share K * block / N is below one, ``block`` is
-    first raised to its least multiple whose share is not; then, if the short last block's share is still
-    rounded to 0, it joins the block before it. The K clusters are divided over the resulting blocks in
-    proportion to their tokens by largest remainder, in integers, ties to the earlier block. With K < N no
-    block gets more clusters than it has tokens. Cluster ids ascend with the blocks.
-
-    Args:
-        x, weights, clusters, iters, chunk: as in :func:`weighted_kmeans`, which gives the same result
-            whenever ``block >= N``. ``iters`` counts in each block.
-        block: tokens per block, >= 1.
-
-    Raises:
-        ValueError: as :func:`weighted_kmeans`, and for ``block`` below 1.
-    """
-    if block < 1:
-        raise ValueError(f"block={block}: a block must have at least 1 token")
-    x, weights = _plain(x), _plain(weights)
-    a = _checked_weights(x, weights, clusters, iters, chunk)
-    if clusters >= len(x):
-        return Clusters(torch.arange(len(x), device=x.device), x.clone())
-    assignments: list[Tensor] = []
-    centres: list[Tensor] = []
-    for start, first, tokens, shares in _runs(_blocks(len(x), clusters, block)):
-        part = slice(start, start + tokens * len(shares))
-        found = _lloyd(x[part], a[part], shares, iters, chunk)
-        assignments.append(found.assignment + first)
-        centres.append(found.centres)
-    return Clusters(torch.cat(assignments), torch.cat(centres))
 
 
 def clusters_of_heads(
@@ -181,17 +41,38 @@ def clusters_of_heads(
     *,
     chunk: int = CHUNK,
 ) -> Int64[Tensor, "G N"]:
-    """The assignments that :func:`weighted_kmeans` or :func:`blocked_kmeans` gives each of G heads, bit for bit.
+    """Weighted Lloyd iterations from evenly spaced tokens, as laid down at the top of this module, for G heads.
+
+    One iteration is: assign, repair, stop if the repaired assignment equals the previous iteration's, else move the
+    centres to the means. At most ``iters`` iterations run, so there are at most ``iters`` assignments, and ``iters=1``
+    assigns once to the starting tokens.
+
+    With ``block`` the tokens are cut into contiguous blocks, the last one possibly shorter, which are clustered apart:
+    linear in N when K grows with N. Where that would leave a block without a cluster, neighbours are merged: if a full
+    block's share K * block / N is below one, ``block`` is first raised to its least multiple whose share is not; then,
+    if the short last block's share is still rounded to 0, it joins the block before it. The K clusters are divided over
+    the blocks in proportion to their tokens by largest remainder, in integers, ties to the earlier block; ids ascend
+    with the blocks. ``block >= N`` is the same as none.
 
     Small heads are clustered side by side, since they are made of many small operations; large ones one after the
-    other, since only then the search leaves out centres that stayed where they were.
+    other, since only then the search leaves out centres that stayed where they were. Neither shows in the result.
 
     Args:
-        x, weights: tokens of every head.
-        clusters, iters, block, chunk: as in those two, for every head.
+        x: tokens of every head, float32 or float64; all arithmetic stays in this dtype.
+        weights: a_i >= 0, same dtype. A head's common factor cancels (exactly so, if it is a power of two).
+        clusters: K >= 1. With K >= N every token is its own cluster: the identity assignment.
+        iters: greatest number of assignments, in every block, >= 1.
+        block: tokens per block, >= 1; None: all in one.
+        chunk: greatest number of elements of the token-by-centre block held at once (but at least one token's row of
+            K). It bounds memory and never shows in the result.
+
+    Returns:
+        Cluster of every token, 0 ... min(K, N) - 1; none is empty.
 
     Raises:
-        ValueError: as those two.
+        ValueError: ``x`` without tokens; ``clusters``, ``iters``, ``block`` or ``chunk`` below 1; a dtype that is not
+            float32 or float64; coordinates that are not finite or whose squared distances could overflow; weights that
+            are negative or not finite.
     """
     heads, N, _ = x.shape
     if block is not None and block < 1:
@@ -208,7 +89,7 @@ def clusters_of_heads(
         for start, first, tokens, shares in _runs(blocks):
             part = slice(start, start + tokens * len(shares))
             here = x[some, part]
-            found = _lloyd(here.flatten(0, 1), a[some, part].flatten(), shares * here.shape[0], iters, chunk).assignment
+            found = _lloyd(here.flatten(0, 1), a[some, part].flatten(), shares * here.shape[0], iters, chunk)
             ids = found.view(here.shape[0], -1) - torch.arange(here.shape[0], device=x.device)[:, None] * sum(shares)
             assignment[some, part] = ids + first
     return assignment
@@ -223,7 +104,9 @@ def _runs(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, list[i
         start, first = start + tokens * len(shares), first + sum(shares)
 
 
-def _lloyd(x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int) -> Clusters:
+def _lloyd(
+    x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int
+) -> Int64[Tensor, " N"]:
     """Lloyd iterations side by side in ``len(shares)`` blocks of equally many tokens, clustered separately.
 
     A block that is stable repeats itself exactly, so iterating on until all are stable changes nothing in it.
@@ -240,8 +123,8 @@ def _lloyd(x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], i
         centres, previous = moved, assignment
         assignment = _without_empty(nearest, x, a, centres, blocks)
         if torch.equal(assignment, previous):
-            return Clusters(assignment, centres)
-    return Clusters(assignment, weighted_means(x, a, assignment, K))
+            break
+    return assignment
 
 
 class _Blocks:
@@ -464,14 +347,8 @@ def _starts(group: Int64[Tensor, " n"], groups: int) -> Int64[Tensor, " groups"]
     return sizes.cumsum(0) - sizes
 
 
-def _segment_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int) -> Float[Tensor, "K E"]:
-    order = assignment.argsort(stable=True)
-    sums: Tensor = torch.segment_reduce(values[order], "sum", lengths=counts(assignment, clusters))
-    return sums
-
-
 def _blocks(N: int, K: int, block: int) -> list[tuple[int, int]]:
-    """Tokens and clusters of each block, in order, for 1 <= K < N. See :func:`blocked_kmeans`."""
+    """Tokens and clusters of each block, in order, for 1 <= K < N. See :func:`clusters_of_heads`."""
     size = block * -(-N // (K * block))
     tokens = [size] * (N // size) + ([N % size] if N % size else [])
     shares = _largest_remainder(K, tokens)
