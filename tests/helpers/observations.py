@@ -4,56 +4,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from kvfw.core.observation import Observation, protect
-from kvfw.core.rope import Rope, rotate
+from kvfw.core.rope import Rope
 from kvfw.core.state import KVState, exact_state
+from kvfw.verify.observed import ROPE, SCALE, Row, padded, random_row, received
+from kvfw.verify.states import parts_of
 
-SCALE = 0.4
-#: Keys have 8 coordinates, of which 6 turn; values have 5, so that a mix-up of the two cannot pass.
-KEY_DIM, VALUE_DIM = 8, 5
-ROPE = Rope(inv_freq=torch.tensor([1.0, 0.1, 0.01]), scaling=1.25)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
-
-    keys: Tensor
-    values: Tensor
-    queries: Tensor
-    rare: Tensor
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[1]
-
-
-def random_row(length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dtype: torch.dtype = torch.float32) -> Row:
-    g = torch.Generator().manual_seed(seed)
-    positions = torch.arange(length, dtype=torch.float32)
-
-    def turned(heads: int) -> Tensor:
-        raw = torch.randn(1, heads, length, KEY_DIM, generator=g)
-        return rotate(raw, positions.expand(1, heads, length), ROPE)[0].to(dtype)
-
-    return Row(
-        keys=turned(kv_heads),
-        values=torch.randn(kv_heads, length, VALUE_DIM, generator=g).to(dtype),
-        queries=turned(kv_heads * group),
-        rare=(torch.rand(length, generator=g) < 0.3).float(),
-    )
-
-
-def received(row: Row, local: int) -> Tensor:
-    """``[Hkv, L]``: attention each key received from queries at least ``local`` positions later."""
-    kv_heads, length, _ = row.keys.shape
-    group = row.queries.shape[0] // kv_heads
-    logits = row.queries.float() @ row.keys.float().repeat_interleave(group, dim=0).mT * SCALE
-    distance = torch.arange(length)[:, None] - torch.arange(length)
-    attention = logits.masked_fill(distance < 0, -torch.inf).softmax(-1)
-    return attention.masked_fill(distance < local, 0.0).sum(1).view(kv_heads, group, length).mean(1)
+#: The rows are the conformance suite's own.
+__all__ = [
+    "ROPE",
+    "SCALE",
+    "Row",
+    "Slot",
+    "check_well_formed",
+    "observe",
+    "parts_of",
+    "random_row",
+    "received",
+    "reordered",
+    "rows_of",
+    "same_bits",
+    "slots_of",
+]
 
 
 def observe(
@@ -71,14 +44,9 @@ def observe(
     """
     width = max(row.length for row in rows)
 
-    def padded(parts: Sequence[Tensor]) -> Tensor:
-        """Padded in dimension 1."""
-        left = [torch.full_like(part[:, :1], 50.0).repeat_interleave(width - part.shape[1], 1) for part in parts]
-        return torch.stack([torch.cat(pair, dim=1) for pair in zip(left, parts, strict=True)])
-
     real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
     positions = (real.cumsum(-1) - 1).to(torch.float32)
-    state = exact_state(padded([r.keys for r in rows]), padded([r.values for r in rows]), positions, real)
+    state = exact_state(padded([r.keys for r in rows], width), padded([r.values for r in rows], width), positions, real)
     w = min(window, width)
     return Observation(
         state=state,
@@ -86,10 +54,10 @@ def observe(
         scale=SCALE,
         layer=0,
         rope=rope,
-        queries=padded([row.queries for row in rows])[:, :, width - w :].contiguous(),
+        queries=padded([row.queries for row in rows], width)[:, :, width - w :].contiguous(),
         query_positions=positions[:, width - w :].contiguous(),
-        column_sums={local: padded([received(row, local) for row in rows]) for local in locals_},
-        lexical=padded([row.rare[None] for row in rows])[:, 0],
+        column_sums={local: padded([received(row, local) for row in rows], width) for local in locals_},
+        lexical=padded([row.rare[None] for row in rows], width)[:, 0],
     )
 
 
@@ -114,10 +82,6 @@ def rows_of(state: KVState, index: Sequence[int]) -> KVState:
     """Some rows of a state, in the given order."""
     rows = list(index)
     return KVState(state.keys[rows], state.values[rows], state.positions[rows], state.mass[rows], state.bias[rows])
-
-
-def parts_of(state: KVState) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return state.keys, state.values, state.positions, state.mass, state.bias
 
 
 def same_bits(left: KVState, right: KVState) -> bool:

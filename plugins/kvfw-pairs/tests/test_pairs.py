@@ -121,7 +121,9 @@ def test_impossible_settings_are_refused(tokenizer: Letters) -> None:
 def test_the_least_context_it_names_is_enough(tokenizer: Letters) -> None:
     with pytest.raises(PromptError) as caught:
         Pairs().check(tokenizer, [60], [50], [0])
-    least = int(re.search(r"at least (\d+) tokens", str(caught.value)).group(1))  # type: ignore[union-attr]
+    named = re.search(r"at least (\d+) tokens", str(caught.value))
+    assert named is not None
+    least = int(named.group(1))
     Pairs().check(tokenizer, [least], [0, 50, 100], [0])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -84,7 +85,7 @@ def costs(
         for by in compressors:
             # A snapshot that remembers no scores, so that each composition pays for its own.
             fresh = snapshots[by.needs.column_sums].unscored()
-            seconds = seconds_of(lambda fresh=fresh, by=by: _work(fresh, by), device)  # type: ignore[misc]
+            seconds = seconds_of(partial(_work, fresh, by), device)
             if turn:
                 compressing[str(by.composition)].append(seconds)
     return tuple(_cost(by, len(ids), plain, observing, compressing) for by in compressors)

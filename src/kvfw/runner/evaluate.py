@@ -114,12 +114,12 @@ def evaluate(
         try:
             _run_missing(plan, folder, records, tell)
         finally:
-            results = _write(plan, folder)
-        for line in complaints(with_derived(folder.records()[0], plan.derived), (*plan.metrics, *plan.derived)):
+            results, measured, problems = _write(plan, folder)
+        for line in complaints(measured, (*plan.metrics, *plan.derived)):
             tell.note(line)
         if report:
             tell.note("writing report.html and figures")
-            _write_report(plan, folder, results)
+            _write_report(folder, results, measured, problems)
     return Evaluation(results, path)
 
 
@@ -158,9 +158,10 @@ def _run_missing(plan: Plan, folder: RunFolder, records: Sequence[TrialRecord], 
             tell.trial(record)
 
 
-def _write(plan: Plan, folder: RunFolder) -> Results:
-    """Writes ``results.json`` and ``samples.md`` from what is recorded."""
-    records = with_derived(folder.records()[0], plan.derived)
+def _write(plan: Plan, folder: RunFolder) -> tuple[Results, tuple[TrialRecord, ...], tuple[str, ...]]:
+    """Writes ``results.json`` and ``samples.md`` of what is recorded; returns that too, and what could not be read."""
+    found, problems = folder.records()
+    records = with_derived(found, plan.derived)
     order: list[RowKey] = [row.key for row in plan.rows]
     # An unfinished run may not have every reference yet.
     present = {record.key.row for record in records}
@@ -168,16 +169,16 @@ def _write(plan: Plan, folder: RunFolder) -> Results:
     results = summarise(records, plan.settings, plan.infos, order=order, references=references)
     folder.write_text("results.json", results.to_json())
     folder.write_text("samples.md", samples_markdown(records, order=order))
-    return results
+    return results, records, problems
 
 
-def _write_report(plan: Plan, folder: RunFolder, results: Results) -> None:
+def _write_report(
+    folder: RunFolder, results: Results, records: tuple[TrialRecord, ...], problems: tuple[str, ...]
+) -> None:
     """Writes ``report.html`` and ``figures/`` of a finished run."""
     from kvfw.report.files import report_files
     from kvfw.report.source import Report, Source
 
-    found, problems = folder.records()
-    records = with_derived(found, plan.derived)
     config = folder.config
     source = Source(folder.path.name, config.settings, config.facts, records, results.metrics, problems)
     for name, data in report_files(Report(results, records, (source,), problems)):

@@ -1,12 +1,13 @@
 """What holds of a metric: a number or a reason, never something in between."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 
 import torch
 
-from kvfw.core.metric import DerivedMetric, Evidence, Measured, Missing, Value
+from kvfw.core.metric import DerivedMetric, Evidence, Measured, Metric, Missing, Value
 from kvfw.core.parts import Kind
 from kvfw.core.records import MetricInfo, TrialRecord
 from kvfw.verify.evidence import nothing, records, scenarios
@@ -44,10 +45,18 @@ def _answers(subject: Subject) -> Iterator[tuple[str, Callable[[], list[Value]]]
     metric = subject.metric
     if isinstance(metric, DerivedMetric):
         for what, run in _runs(subject).items():
-            yield what, lambda run=run: list(metric.derive(run).values())  # type: ignore[misc]
+            yield what, partial(_derived, metric, run)
     else:
         for what, evidence in scenarios().items():
-            yield what, lambda evidence=evidence: [metric.measure(evidence)]  # type: ignore[misc]
+            yield what, partial(_measured, metric, evidence)
+
+
+def _derived(metric: DerivedMetric, run: Sequence[TrialRecord]) -> list[Value]:
+    return list(metric.derive(run).values())
+
+
+def _measured(metric: Metric, evidence: Evidence) -> list[Value]:
+    return [metric.measure(evidence)]
 
 
 def _fault(value: object) -> str:

@@ -74,7 +74,7 @@ def observe(rows: Sequence[Row], needs: Needs, *, rope: Rope | None = ROPE) -> O
     real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
     positions = (real.cumsum(-1) - 1).to(torch.float32)
     state = exact_state(
-        _padded([row.keys for row in rows], width), _padded([row.values for row in rows], width), positions, real
+        padded([row.keys for row in rows], width), padded([row.values for row in rows], width), positions, real
     )
     window = min(needs.queries, width)
     heads = rows[0].queries.shape[0]
@@ -85,15 +85,15 @@ def observe(rows: Sequence[Row], needs: Needs, *, rope: Rope | None = ROPE) -> O
         scale=SCALE,
         layer=0,
         rope=rope,
-        queries=_padded([row.queries for row in rows], width)[:, :, width - window :].contiguous() if window else None,
+        queries=padded([row.queries for row in rows], width)[:, :, width - window :].contiguous() if window else None,
         query_positions=positions[:, width - window :].contiguous() if window else None,
-        column_sums={n: _padded([received(row, n) for row in rows], width) for n in sorted(needs.column_sums)},
-        lexical=_padded([row.rare[None] for row in rows], width)[:, 0] if needs.lexical else None,
+        column_sums={n: padded([received(row, n) for row in rows], width) for n in sorted(needs.column_sums)},
+        lexical=padded([row.rare[None] for row in rows], width)[:, 0] if needs.lexical else None,
         output_projection=projection.to(state.keys.dtype),
     )
 
 
-def _padded(parts: Sequence[Tensor], width: int) -> Tensor:
+def padded(parts: Sequence[Tensor], width: int) -> Tensor:
     """One batch, padded on the left of dimension 1."""
     left = [torch.full_like(part[:, :1], PADDING).repeat_interleave(width - part.shape[1], 1) for part in parts]
     return torch.stack([torch.cat(pair, dim=1) for pair in zip(left, parts, strict=True)])

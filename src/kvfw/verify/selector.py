@@ -6,6 +6,7 @@ from torch import Tensor
 from kvfw.core.parts import Kind
 from kvfw.verify.property import Property
 from kvfw.verify.subject import Subject
+from kvfw.verify.untouched import untouched
 from kvfw.verify.verdict import PASSED, Failed, Verdict
 
 SELECTORS = frozenset({Kind.SELECTOR})
@@ -77,13 +78,10 @@ def ties(subject: Subject) -> Verdict:
 
 
 def inputs_kept(subject: Subject) -> Verdict:
-    """Copies scores, budget and mask before the call."""
-    given = (_distinct(), torch.tensor(BUDGETS[0]), _eligible())
-    copies = [part.clone() for part in given]
-    subject.selector.select(*given)
-    names = ("scores", "budget", "eligible")
-    touched = [name for name, now, then in zip(names, given, copies, strict=True) if not torch.equal(now, then)]
-    return Failed("arguments that nobody writes to", f"changed: {', '.join(touched)}") if touched else PASSED
+    """Scores, budget and mask."""
+    scores, budget, eligible = _distinct(), torch.tensor(BUDGETS[0]), _eligible()
+    given = {"scores": scores, "budget": budget, "eligible": eligible}
+    return untouched(lambda: subject.selector.select(scores, budget, eligible), given)
 
 
 PROPERTIES = (
