@@ -11,9 +11,10 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from helpers.kmeans_alone import Clusters, blocked_kmeans, weighted_kmeans
-from kvfw.core.ops import cluster_means, kmeans
-from kvfw.core.ops.cluster_means import cluster_sums, counts, weighted_means
+from kvfw.core.ops import cluster_means, kmeans, nearest
+from kvfw.core.ops.cluster_means import RepeatedMeans, cluster_sums, counts, weighted_means
 from kvfw.core.ops.kmeans import clusters_of_heads
+from kvfw.core.ops.nearest import Blocks, Search
 
 Points = list[list[float]]
 TINY_CHUNK = 1
@@ -101,7 +102,7 @@ def test_equals_scikit_learn(N: int, D: int, K: int, iters: int, seed: int) -> N
 
 
 @settings(max_examples=400, deadline=None)
-@given(grids(), st.sampled_from([TINY_CHUNK, 16, kmeans.CHUNK]))
+@given(grids(), st.sampled_from([TINY_CHUNK, 16, nearest.CHUNK]))
 def test_equals_the_slow_reference_on_ties_duplicates_and_empty_clusters(
     case: tuple[Points, list[float], int, int], chunk: int
 ) -> None:
@@ -114,7 +115,7 @@ def test_equals_the_slow_reference_on_ties_duplicates_and_empty_clusters(
 
 
 @settings(max_examples=200, deadline=None)
-@given(grids(30), st.integers(1, 12), st.sampled_from([TINY_CHUNK, 24, kmeans.CHUNK]))
+@given(grids(30), st.integers(1, 12), st.sampled_from([TINY_CHUNK, 24, nearest.CHUNK]))
 def test_blocks_are_clustered_one_by_one(case: tuple[Points, list[float], int, int], block: int, chunk: int) -> None:
     points, weights, K, iters = case
     x, a = torch.tensor(points, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
@@ -152,20 +153,20 @@ def test_empty_clusters_take_the_costliest_tokens_of_clusters_that_can_spare_the
     assert found.centres.tolist() == [[0.0], [2.0], [2.0], [-3.0]]
 
 
-def repaired(nearest: Tensor, cost: Tensor, blocks: kmeans._Blocks) -> Tensor:
+def repaired(closest: Tensor, cost: Tensor, blocks: Blocks) -> Tensor:
     """The repair where a token's weight is its cost: all stand one away from every centre."""
     centres = torch.zeros(len(blocks.of_cluster), 1)
-    return kmeans._without_empty(nearest, torch.ones(len(nearest), 1), cost, centres, blocks)
+    return kmeans._without_empty(closest, torch.ones(len(closest), 1), cost, centres, blocks)
 
 
 def test_a_cluster_of_one_gives_nothing_however_costly_its_token() -> None:
-    blocks = kmeans._Blocks(4, [3], torch.device("cpu"))
-    nearest, cost = torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0])
+    blocks = Blocks(4, [3], torch.device("cpu"))
+    closest, cost = torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0])
     # 1 is costliest; 2 would be next, but is then alone in cluster 1.
-    assert repaired(nearest, cost, blocks).tolist() == [0, 2, 1, 0]
-    more = kmeans._Blocks(5, [4], torch.device("cpu"))
-    nearest, cost = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0, 0.0])
-    assert repaired(nearest, cost, more).tolist() == [0, 2, 1, 3, 0]
+    assert repaired(closest, cost, blocks).tolist() == [0, 2, 1, 0]
+    more = Blocks(5, [4], torch.device("cpu"))
+    closest, cost = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0, 0.0])
+    assert repaired(closest, cost, more).tolist() == [0, 2, 1, 3, 0]
 
 
 # --- laws -------------------------------------------------------------------------------------------------
@@ -237,24 +238,71 @@ def test_iterations_stop_when_stable_and_count_assignments() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_pruned_search_equals_the_full_search(dtype: torch.dtype, offset: float) -> None:
+@pytest.mark.parametrize("shares", [[60], [17, 20, 19]])
+def test_the_narrowed_search_equals_the_full_one(dtype: torch.dtype, offset: float, shares: list[int]) -> None:
     g = torch.Generator().manual_seed(0)
     # Rounded to halves: plenty of exactly equal distances.
     x = (torch.randn(300, 6, generator=g, dtype=dtype) * 2).round() / 2 + offset
     a = torch.rand(300, generator=g, dtype=dtype)
-    search = kmeans._Search(x, kmeans._Blocks(300, [60], x.device), kmeans.CHUNK)
-    centres = x[ranks(300, 60)]
-    nearest = search.all(centres)
-    skipped = 0
+    blocks = Blocks(300 // len(shares), shares, x.device)
+    search = Search(x, blocks, 3000)
+    centres = x[blocks.starting_tokens()]
+    strange = blocks.of_cluster != torch.arange(len(shares)).repeat_interleave(blocks.T)[:, None]
+    ties = 0
     for _ in range(12):
-        moved = weighted_means(x, a, kmeans._without_empty(nearest, x, a, centres, search.blocks), 60)
-        skipped += int((moved == centres).all(1).sum())
-        nearest = search.again(nearest, centres, moved)
-        full = ((x[:, None] - moved) ** 2).sum(2)
-        first = (full == full.amin(1, keepdim=True)).int().argmax(1)
-        assert torch.equal(nearest, first)
-        centres = moved
-    assert skipped > 0
+        closest = search.nearest(centres)
+        full = ((x[:, None] - centres) ** 2).sum(2).masked_fill(strange, torch.inf)
+        least = full == full.amin(1, keepdim=True)
+        assert torch.equal(closest, least.int().argmax(1))
+        ties += int((least.sum(1) > 1).sum())
+        centres = weighted_means(x, a, kmeans._without_empty(closest, x, a, centres, blocks), len(centres))
+    assert ties > 0
+
+
+def test_finding_the_largest_by_pooling_is_finding_the_largest() -> None:
+    score = torch.randn(3, 150, 301, generator=torch.Generator().manual_seed(0))
+    score[:, 7] = -torch.inf
+    best, at = nearest._largest(score)
+    assert torch.equal(best, score.max(1).values)
+    assert torch.equal(at, score.max(1).indices)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_taken_once_give_the_same_means_bit_for_bit(dtype: torch.dtype) -> None:
+    x, _ = random_case(200, 9, 4, dtype)
+    g = torch.Generator().manual_seed(4)
+    a = torch.exp2(-20 * torch.rand(200, generator=g, dtype=dtype))
+    again = RepeatedMeans(x, a)
+    for clusters in (40, 150):
+        z = torch.randint(clusters, (200,), generator=g)
+        expected = weighted_means(x, a, z, clusters)
+        assert torch.equal(again.of(z, clusters).isnan(), expected.isnan())
+        assert torch.equal(again.of(z, clusters).nan_to_num(), expected.nan_to_num())
+
+
+@pytest.mark.parametrize("low", [0.0, 1e-30, 0.5])
+def test_heads_together_are_what_each_is_alone_whatever_their_weights(low: float) -> None:
+    x, a = random_case(4 * 90, 8, 5, torch.float32)
+    heads, weights = x.view(4, 90, 8), a.view(4, 90).clone()
+    weights[2, ::3] *= low
+    for block in (None, 32):
+        found = clusters_of_heads(heads, weights, 22, 8, block)
+        for head, of, z in zip(heads, weights, found, strict=True):
+            assert torch.equal(clusters_of_heads(head[None], of[None], 22, 8, block)[0], z)
+
+
+def test_blocks_that_are_stable_stay_while_the_others_go_on() -> None:
+    # Blocks 0 to 2 are two far pairs each, stable at once; block 3 needs many iterations.
+    x, a = random_case(4 * 60, 3, 0)
+    x = x.view(4, 60, 3)
+    x[:3, :30] = 1000 + x[:3, :30] / 1000
+    weights = a.view(4, 60)
+    alone = [weighted_kmeans(x[i], weights[i], 2 if i < 3 else 8, 40) for i in range(4)]
+    assert not same(alone[3], weighted_kmeans(x[3], weights[3], 8, 3))
+    shares = [2, 2, 2, 8]
+    found = kmeans._lloyd(x.flatten(0, 1), a, shares, 40, nearest.CHUNK).view(4, 60)
+    for i, z in enumerate(found):
+        assert torch.equal(z - sum(shares[:i]), alone[i].assignment)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

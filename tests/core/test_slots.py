@@ -17,7 +17,7 @@ from helpers.observations import (
     slots_of,
 )
 from kvfw.core.observation import Needs, protect
-from kvfw.core.ops.slots import append, empty_like, gather, join, take
+from kvfw.core.ops.slots import append, empty_like, gather, join, rows, take
 from kvfw.core.state import KVState, exact_state
 from kvfw.errors import RunError
 
@@ -252,3 +252,16 @@ def test_needs_add_up() -> None:
     both = Needs(column_sums=frozenset({0})) | Needs(queries=2, column_sums=frozenset({5}), lexical=True)
     assert both == Needs(queries=2, column_sums=frozenset({0, 5}), lexical=True)
     assert Needs() | both == both
+
+
+def test_rows_are_the_same_however_the_cache_lies_in_memory() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 11, 4, generator=g)
+    index = torch.randint(11, (2, 3, 5), generator=g)
+    expected = x.gather(2, index[..., None].expand(-1, -1, -1, 4))
+    by_token = x.transpose(1, 2).contiguous().transpose(1, 2)
+    wider = torch.cat((x, x), dim=3)[..., :4]
+    for laid_out in (x, by_token, wider, x[..., :1], by_token[..., :0]):
+        assert torch.equal(rows(laid_out, index), expected[..., : laid_out.shape[3]])
+    assert rows(x, index[..., :0]).shape == (2, 3, 0, 4)
+    assert rows(x[:, :, :0], index[..., :0]).shape == (2, 3, 0, 4)

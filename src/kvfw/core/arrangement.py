@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor
 
-from kvfw.core.ops.slots import join, take
+from kvfw.core.ops.slots import join, rows, take
 from kvfw.core.stages import match_untouched, take_scores
 from kvfw.core.state import KVState
 
@@ -61,8 +61,7 @@ def _counting(state: KVState) -> KVState:
 def _shared(old: KVState, new: KVState, counts: Float32[Tensor, "B Hkv M n"]) -> Float32[Tensor, "B Hkv K n"]:
     """Counts of slots as counts of those they were merged into; each head's total stays."""
     source, untouched = match_untouched(old, new)
-    index = source[..., None].expand(-1, -1, -1, counts.shape[-1])
-    own = counts.gather(2, index) * untouched[..., None]
+    own = rows(counts, source) * untouched[..., None]
     rest = (counts.sum(2) - own.sum(2)).clamp(min=0)
     mass = new.mass.masked_fill(untouched | ~new.valid, 0.0)
     share = mass / mass.sum(-1, keepdim=True).clamp(min=1)

@@ -53,13 +53,12 @@ def unrotate(
 def _turn(
     x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope, scale: float
 ) -> Float32[Tensor, "B H N D"]:
-    turned, rest = x[..., : rope.rotary_dim], x[..., rope.rotary_dim :]
     angles = positions[..., None] * rope.inv_freq.to(x.device)
-    cos, sin = angles.cos() * scale, angles.sin() * scale
-    if rope.layout == "half":
-        first, second = turned.chunk(2, dim=-1)
-        pairs = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    else:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-        pairs = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-    return torch.cat((pairs, rest), dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    if scale != 1:
+        cos, sin = cos * scale, sin * scale
+    turned, rest = x[..., : rope.rotary_dim], x[..., rope.rotary_dim :]
+    halves = rope.layout == "half"
+    first, second = turned.chunk(2, dim=-1) if halves else (turned[..., 0::2], turned[..., 1::2])
+    new = (first * cos).sub_(second * sin), (second * cos).add_(first * sin)
+    return torch.cat((*new, rest) if halves else (torch.stack(new, dim=-1).flatten(-2), rest), dim=-1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvfw.core.blame import blamed, needs_of
 from kvfw.core.interfaces import Merger, Scorer, Selector, Space
 from kvfw.core.observation import Needs, Observation
-from kvfw.core.ops.slots import empty_like, take
+from kvfw.core.ops.slots import chosen_slots, empty_like, rows, take
 from kvfw.core.options import PartOption, StageForm
 from kvfw.core.parts import Kind
 from kvfw.core.rope import Rope, rotate, unrotate
@@ -190,8 +190,7 @@ def take_scores(
     scores: Float[Tensor, "B Hkv N"], chosen: Bool[Tensor, "B Hkv N"], width: int
 ) -> Float[Tensor, "B Hkv K"]:
     """Scores of the chosen slots, laid out as :func:`kvfw.core.ops.slots.take` lays out the slots."""
-    index = chosen.to(torch.uint8).argsort(dim=-1, stable=True)[..., chosen.shape[-1] - width :]
-    return scores.gather(-1, index)
+    return scores.gather(-1, chosen_slots(chosen, width))
 
 
 def merge_in_space(
@@ -226,8 +225,7 @@ def merge_in_space(
         back = space.inverse(merged, rope)
     keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
     source, untouched = match_untouched(inside, merged)
-    spread = source[..., None].expand(-1, -1, -1, tokens.keys.shape[-1])
-    keys = torch.where(untouched[..., None], tokens.keys.gather(2, spread), keys)
+    keys = torch.where(untouched[..., None], rows(tokens.keys, source), keys)
     bias = torch.where(untouched, tokens.bias.gather(-1, source), back.bias)
     return replace(back, keys=keys, values=values, bias=bias)
 
@@ -239,11 +237,10 @@ def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B H
     """
     source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
     source = source.clamp(max=before.width - 1)
-    spread = source[..., None]
     same = before.mass.gather(-1, source) == after.mass
     same &= before.positions.gather(-1, source) == after.positions
-    same &= (before.keys.gather(2, spread.expand(-1, -1, -1, before.keys.shape[-1])) == after.keys).all(-1)
-    same &= (before.values.gather(2, spread.expand(-1, -1, -1, before.values.shape[-1])) == after.values).all(-1)
+    same &= (rows(before.keys, source) == after.keys).all(-1)
+    same &= (rows(before.values, source) == after.values).all(-1)
     return source, same & after.valid
 
 

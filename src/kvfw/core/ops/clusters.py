@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from kvfw.core.ops.cluster_means import cluster_sums, weighted_means
+from kvfw.core.ops.cluster_means import ClusterMeans, cluster_sums
 from kvfw.core.state import KVState
 
 
@@ -99,11 +99,14 @@ def merge_heads(
 def _tokens(
     state: KVState, weights: Float[Tensor, "B Hkv N"], members: list[tuple[int, int]], floor: float
 ) -> HeadTokens:
-    valid = state.valid
-    slots = [valid[row, head].nonzero().squeeze(1) for row, head in members]
+    row, head = torch.tensor(members, device=weights.device).T
+    slots = state.valid[row, head].nonzero()[:, 1].view(len(members), -1)
+    index = (slots + ((row * weights.shape[1] + head) * state.width)[:, None]).flatten()
 
     def gathered(part: Tensor) -> Tensor:
-        return torch.stack([part[row, head][at] for (row, head), at in zip(members, slots, strict=True)]).float()
+        flat = part.flatten(0, 2)
+        taken = flat if len(index) == len(flat) else flat.index_select(0, index)
+        return taken.view(*slots.shape, *part.shape[3:]).float()
 
     # One head at a time: a mean over several rows of a tensor may add in another order than that of one.
     raised = [a + floor * a.mean() for a in gathered(weights)]
@@ -131,13 +134,14 @@ def _fill(
     a, at = tokens.weights.flatten(), tokens.positions.flatten()
     # Positions are averaged as offsets from the cluster's first token: float32 is exact enough at any length then.
     first = at.new_full((total,), torch.inf).scatter_reduce(0, which, at, "amin")
-    means = first + weighted_means((at - first[which])[:, None], a, which, total)[:, 0]
+    mean = ClusterMeans(a, which, total)
+    means = first + mean.of((at - first[which])[:, None])[:, 0]
     order = (means.view(heads, count).argsort(dim=-1, stable=True) + ids * count).flatten()
     row, head = torch.tensor(members, device=which.device).T
     slots = slice(merged.keys.shape[2] - count, None)
     for target, found in (
-        (merged.keys, weighted_means(tokens.keys.flatten(0, 1), a, which, total)),
-        (merged.values, weighted_means(tokens.values.flatten(0, 1), a, which, total)),
+        (merged.keys, mean.of(tokens.keys.flatten(0, 1))),
+        (merged.values, mean.of(tokens.values.flatten(0, 1))),
         (merged.positions, means),
         (merged.mass, cluster_sums(tokens.mass.flatten()[:, None], which, total)[:, 0]),
         (merged.bias, torch.zeros_like(means)),

@@ -1,5 +1,6 @@
 """How much attention every slot received from given queries, exactly, without an n x n matrix in memory."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class _Block:
     end: int
 
 
+@torch.no_grad()
 def column_sums(
     queries: Float[Tensor, "B H n Dk"],
     query_positions: Float32[Tensor, "B n"],
@@ -64,11 +66,15 @@ def column_sums(
     slots = state.positions[:, :, None, None]
     elements = BLOCK_ELEMENTS if queries.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
     sinks = None if sink_logits is None else sink_logits.float().view(kv_heads, heads // kv_heads, 1, 1)
-    for block in _blocks(query_positions, state, max(1, elements // (batch * heads * width))):
+    # Asked for once: memory fresh from the system costs more than what is done in it.
+    rows_each = max(1, min(elements // (batch * heads * width), queries.shape[2]))
+    product, soft = queries.new_empty(2, batch * heads * rows_each * width, dtype=torch.float32)
+    for block in _blocks(query_positions, state, rows_each):
         rows = slice(block.start, block.stop)
         at = query_positions[:, None, None, rows, None]
         scaled = (queries[:, :, rows].float() * scale).reshape(batch, kv_heads, -1, dim)
-        logits = scaled @ keys[..., : block.end]
+        shape = (batch, kv_heads, scaled.shape[2], block.end)
+        logits = torch.matmul(scaled, keys[..., : block.end], out=product[: math.prod(shape)].view(shape))
         if softcap is not None:
             logits = logits.div_(softcap).tanh_().mul_(softcap)
         if bias is not None:
@@ -76,7 +82,7 @@ def column_sums(
         logits = logits.view(batch, kv_heads, heads // kv_heads, -1, block.end)
         between = slots[..., block.seen : block.end]
         logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
-        weights = logits.softmax(dim=-1)
+        weights = torch.softmax(logits, dim=-1, out=soft[: logits.numel()].view(logits.shape))
         if sinks is not None:
             # exp(x) / (sum exp + exp(sink)), without an overflow where a sink is large.
             weights *= torch.sigmoid(logits.logsumexp(dim=-1, keepdim=True) - sinks)

@@ -10,26 +10,18 @@ Notation: tokens x_i in R^D with weights a_i >= 0 (i < N), centres c_k (k < K), 
              lowest i, from a cluster of at least two; that token is then alone and stays where it is
     means    c_k = sum_{z_i=k} a_i x_i / sum_{z_i=k} a_i
 
-"|x_i - c_k|^2" always means the sum of squared differences, computed from one token and one centre alone. The
-matrix product |c|^2 - 2 x.c only narrows the choice to centres that rounding could make nearest, which are
-then compared by that sum. So equal tokens are equally far, ties are real ties, and neither the chunk size nor
-the number of threads shows in the result. (The margin assumes torch's default, full-precision float32
-products: with TF32 switched on, a token can go to a centre that is nearest only within TF32's rounding.)
+How the nearest centre is found, so that ties are real ties, says :mod:`kvfw.core.ops.nearest`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import pad
 
-from kvfw.core.ops.cluster_means import counts, weighted_means
-
-CHUNK = 2**19
-"""Default size, in elements, of the largest token-by-centre block held at once: 2 MiB of float32. Measured at
-2984 tokens and 746 clusters, blocks a quarter of this size are a quarter slower, larger ones no faster."""
+from kvfw.core.ops.cluster_means import EVEN, RepeatedMeans, counts, weighted_means
+from kvfw.core.ops.nearest import CHUNK, Blocks, Search, squared_distance
 
 
 def clusters_of_heads(
@@ -53,9 +45,6 @@ def clusters_of_heads(
     if the short last block's share is still rounded to 0, it joins the block before it. The K clusters are divided over
     the blocks in proportion to their tokens by largest remainder, in integers, ties to the earlier block; ids ascend
     with the blocks. ``block >= N`` is the same as none.
-
-    Small heads are clustered side by side, since they are made of many small operations; large ones one after the
-    other, since only then the search leaves out centres that stayed where they were. Neither shows in the result.
 
     Args:
         x: tokens of every head, float32 or float64; all arithmetic stays in this dtype.
@@ -82,7 +71,8 @@ def clusters_of_heads(
     if clusters >= N:
         return torch.arange(N, device=x.device).expand(heads, N)
     blocks = [(N, clusters)] if block is None else _blocks(N, clusters, block)
-    together = heads if block is not None or N * clusters <= chunk else 1
+    # How the means are taken is a head's own affair, too.
+    together = heads if all(_even(head) for head in a) else 1
     assignment = torch.empty(heads, N, dtype=torch.int64, device=x.device)
     for g in range(0, heads, together):
         some = slice(g, g + together)
@@ -107,186 +97,58 @@ def _runs(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, list[i
 def _lloyd(
     x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int
 ) -> Int64[Tensor, " N"]:
-    """Lloyd iterations side by side in ``len(shares)`` blocks of equally many tokens, clustered separately.
-
-    A block that is stable repeats itself exactly, so iterating on until all are stable changes nothing in it.
-    """
-    blocks = _Blocks(len(x) // len(shares), shares, x.device)
-    K = sum(shares)
-    search = _Search(x, blocks, chunk)
+    """Lloyd iterations side by side in ``len(shares)`` blocks of equally many tokens, clustered separately."""
+    blocks = Blocks(len(x) // len(shares), shares, x.device)
+    search = Search(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
-    nearest = search.all(centres)
-    assignment = _without_empty(nearest, x, a, centres, blocks)
-    for _ in range(iters - 1):
-        moved = weighted_means(x, a, assignment, K)
-        nearest = search.again(nearest, centres, moved) if len(shares) == 1 else search.all(moved)
-        centres, previous = moved, assignment
-        assignment = _without_empty(nearest, x, a, centres, blocks)
-        if torch.equal(assignment, previous):
+    assignment = _without_empty(search.nearest(centres), x, a, centres, blocks)
+    return _until_stable(x, a, search, assignment, iters - 1, chunk)
+
+
+def _until_stable(
+    x: Float[Tensor, "N D"],
+    a: Float[Tensor, " N"],
+    search: Search,
+    assignment: Int64[Tensor, " N"],
+    iters: int,
+    chunk: int,
+) -> Int64[Tensor, " N"]:
+    """At most ``iters`` more iterations.
+
+    A block that is stable repeats itself exactly. Once a quarter of the blocks are, only the others go on.
+    """
+    blocks = search.blocks
+    means = _means(x, a)
+    for done in range(iters):
+        centres = means(assignment, len(blocks.of_cluster))
+        previous, assignment = assignment, _without_empty(search.nearest(centres), x, a, centres, blocks)
+        moving = (assignment != previous).view(-1, blocks.T).any(1).nonzero().squeeze(1)
+        if not len(moving):
+            break
+        if 4 * len(moving) <= 3 * len(blocks.shares):
+            rest = Blocks(blocks.T, [blocks.shares[b] for b in moving.tolist()], x.device)
+            shift = (rest.first - blocks.first[moving])[:, None]
+            tokens = (moving[:, None] * blocks.T + torch.arange(blocks.T, device=x.device)).flatten()
+            some = x.index_select(0, tokens)
+            ids = (assignment[tokens].view(-1, blocks.T) + shift).flatten()
+            found = _until_stable(some, a[tokens], Search(some, rest, chunk), ids, iters - 1 - done, chunk)
+            assignment[tokens] = (found.view(-1, blocks.T) - shift).flatten()
             break
     return assignment
 
 
-class _Blocks:
-    """B blocks of T tokens each; block b owns ``shares[b]`` of the K cluster ids, ascending with b."""
-
-    def __init__(self, T: int, shares: list[int], device: torch.device) -> None:
-        self.T = T
-        self.shares = shares
-        sizes = torch.tensor(shares, device=device)
-        self.first = sizes.cumsum(0) - sizes
-        self.of_cluster = torch.arange(len(shares), device=device).repeat_interleave(sizes)
-        self.within = torch.arange(sum(shares), device=device) - self.first[self.of_cluster]
-        self.sizes = sizes
-
-    def starting_tokens(self) -> Int64[Tensor, " K"]:
-        """The token each centre starts from: evenly spaced ranks within the block."""
-        k = self.sizes[self.of_cluster]
-        rank = self.within * (self.T - 1) // (k - 1).clamp(min=1)
-        return self.of_cluster * self.T + torch.where(k == 1, (self.T - 1) // 2, rank)
+def _means(
+    x: Float[Tensor, "N D"], a: Float[Tensor, " N"]
+) -> Callable[[Int64[Tensor, " N"], int], Float[Tensor, "K D"]]:
+    """Weighted means of the tokens, for one partition after another."""
+    if _even(a):
+        return RepeatedMeans(x, a).of
+    return lambda assignment, clusters: weighted_means(x, a, assignment, clusters)
 
 
-class _Search:
-    """Nearest centres of a fixed set of tokens, each among the centres of its own block."""
-
-    def __init__(self, x: Float[Tensor, "N D"], blocks: _Blocks, chunk: int) -> None:
-        self.x = x
-        self.blocks = blocks
-        self.chunk = chunk
-        # Products are taken around the mean token: keys often share a large offset, and it would cost digits.
-        y = x.view(len(blocks.shares), blocks.T, -1)
-        self.origin = y.mean(1)
-        self.y = y - self.origin[:, None]
-        self.length = torch.linalg.vector_norm(self.y, dim=2)
-
-    def all(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
-        """Index of the nearest centre of every token, ties to the lowest."""
-        b = self.blocks
-        z = centres - self.origin[b.of_cluster]
-        # Rows of a multiple of 8 centres, so that 8 comparisons can be read as one word; the extra never win.
-        width = -(-max(b.shares) // 8) * 8
-        table = z.new_zeros(len(b.shares), width, z.shape[1])
-        table[b.of_cluster, b.within] = z
-        offset = z.new_full((len(b.shares), width), torch.inf)
-        offset[b.of_cluster, b.within] = (z * z).sum(1)
-        return self._nearest(self.x, self.y, centres, b.first, table, offset, self._margin(self.length, z))
-
-    def _some(self, tokens: Int64[Tensor, " n"], centres: Float[Tensor, "k D"]) -> Int64[Tensor, " n"]:
-        """The same for some tokens among some centres; one block only."""
-        z = centres - self.origin
-        extra = -len(z) % 8
-        table = pad(z, (0, 0, 0, extra))[None]
-        offset = pad((z * z).sum(1), (0, extra), value=torch.inf)[None]
-        margin = self._margin(self.length[:, tokens], z)
-        first = tokens.new_zeros(1)
-        x, y = self.x.index_select(0, tokens), self.y.index_select(1, tokens)
-        return self._nearest(x, y, centres, first, table, offset, margin)
-
-    def again(
-        self, nearest: Int64[Tensor, " N"], before: Float[Tensor, "K D"], after: Float[Tensor, "K D"]
-    ) -> Int64[Tensor, " N"]:
-        """:meth:`all` after centres moved, given the answer before the move; one block only.
-
-        A token whose own centre came no farther needs comparing with the centres that moved only: the others lost
-        against that centre before, by distance or by index, and lose again.
-        """
-        changed = (after != before).any(1)
-        touched = changed[nearest].nonzero().squeeze(1)
-        farther = self._distance(touched, nearest, after) > self._distance(touched, nearest, before)
-        lost = touched[farther]
-        held = torch.ones_like(nearest, dtype=torch.bool).index_fill_(0, lost, False)
-        rest, ids = held.nonzero().squeeze(1), changed.nonzero().squeeze(1)
-
-        found = nearest.clone()
-        if len(lost):
-            found[lost] = self._some(lost, after)
-        if len(ids) and len(rest):
-            rival, old = nearest.clone(), nearest[rest]
-            rival[rest] = ids[self._some(rest, after[ids])]
-            far, best = self._distance(rest, rival, after), self._distance(rest, nearest, after)
-            wins = (far < best) | ((far == best) & (rival[rest] < old))
-            found[rest] = torch.where(wins, rival[rest], old)
-        return found
-
-    def _distance(
-        self, tokens: Int64[Tensor, " n"], assignment: Int64[Tensor, " N"], centres: Float[Tensor, "K D"]
-    ) -> Float[Tensor, " n"]:
-        """Squared distance of some tokens to the centres they are assigned to."""
-        return _squared_distance(self.x.index_select(0, tokens), centres.index_select(0, assignment[tokens]))
-
-    @staticmethod
-    def _margin(length: Float[Tensor, "B n"], z: Float[Tensor, "k D"]) -> Float[Tensor, "B n"]:
-        """How far above the least score |z|^2 - 2 y.z a centre can lie and still be the nearest.
-
-        Score and direct sum are each within (D + 4) unit roundoffs of the truth, relative to (|y| + |z|)^2,
-        and two centres are compared; eps is two unit roundoffs, the rest is slack. ``tiny`` is for squares
-        that underflow.
-        """
-        reach: Tensor = length + torch.linalg.vector_norm(z, dim=1).amax()
-        info = torch.finfo(z.dtype)
-        return 2 * (z.shape[1] + 8) * (info.eps * reach.square() + info.tiny)
-
-    def _nearest(
-        self,
-        x: Float[Tensor, "Bn D"],
-        y: Float[Tensor, "B n D"],
-        centres: Float[Tensor, "K D"],
-        first: Int64[Tensor, " B"],
-        table: Float[Tensor, "B width D"],
-        offset: Float[Tensor, "B width"],
-        margin: Float[Tensor, "B n"],
-    ) -> Int64[Tensor, " Bn"]:
-        """Nearest centre of n tokens in each of B blocks.
-
-        ``x`` and ``y`` are the tokens as given and around their block's mean. Block b's centres are those
-        from ``first[b]`` on; ``table`` and ``offset`` hold them as z and |z|^2, filled up with an offset of
-        infinity.
-        """
-        B, n, _ = y.shape
-        width = table.shape[1]
-        index = first.new_empty(B * n)
-        rows = min(n, max(1, self.chunk // width))
-        together = min(B, max(1, self.chunk // (n * width)))
-        score = x.new_empty(together * rows * width)
-        near = torch.empty_like(score, dtype=torch.bool)
-        for b in range(0, B, together):
-            for start in range(0, n, rows):
-                here = y[b : b + together, start : start + rows]
-                s = score[: here.shape[0] * here.shape[1] * width].view(*here.shape[:2], width)
-                m = near[: s.numel()].view(s.shape)
-                torch.baddbmm(offset[b : b + together, None], here, table[b : b + together].mT, alpha=-2, out=s)
-                bound = s.amin(2) + margin[b : b + together, start : start + rows]
-                torch.le(s, bound[..., None], out=m)
-                row, column = _true_cells(m.view(-1, width))
-                if B > 1:
-                    column += first[b + row // here.shape[1]]
-                # Blocks are taken together only if all their rows fit, so these rows are neighbours.
-                part = slice(b * n + start, b * n + start + here.shape[0] * here.shape[1])
-                index[part] = self._closest(x[part], centres, row, column)
-        return index
-
-    def _closest(
-        self,
-        x: Float[Tensor, "n D"],
-        centres: Float[Tensor, "K D"],
-        row: Int64[Tensor, " p"],
-        column: Int64[Tensor, " p"],
-    ) -> Int64[Tensor, " n"]:
-        """Decides where a row of ``x`` has several candidate rows of ``centres``, by the direct sum."""
-        if len(row) == len(x):
-            return column
-        found = column.new_full(x.shape[:1], len(centres))
-        several = (torch.bincount(row, minlength=len(x)) > 1)[row]
-        found[row[~several]] = column[~several]
-        row, column = row[several], column[several]
-        pairs = max(1, self.chunk // x.shape[1])
-        far = x.new_empty(len(row))
-        for start in range(0, len(row), pairs):
-            some = slice(start, start + pairs)
-            far[some] = _squared_distance(x.index_select(0, row[some]), centres.index_select(0, column[some]))
-        least = far.new_full(x.shape[:1], torch.inf).scatter_reduce(0, row, far, "amin")
-        wins = far == least[row]
-        return found.scatter_reduce(0, row[wins], column[wins], "amin")
+def _even(a: Float[Tensor, " N"]) -> bool:
+    """Whether the weights, scaled as :func:`_checked_weights` does it, need no scaling within clusters."""
+    return float(a.amin()) >= EVEN
 
 
 def _plain(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -294,26 +156,12 @@ def _plain(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return values.detach().contiguous()
 
 
-def _squared_distance(x: Float[Tensor, "p D"], c: Float[Tensor, "p D"]) -> Float[Tensor, " p"]:
-    return (x - c).square_().sum(1)
-
-
-def _true_cells(mask: Bool[Tensor, "n k"]) -> tuple[Int64[Tensor, " p"], Int64[Tensor, " p"]]:
-    """Rows and columns of the true cells, in row-major order. The row length must be a multiple of 8.
-
-    Few cells are true, and finding non-zero 8-byte words first takes a fraction of the time of finding bytes.
-    """
-    row, word = mask.view(torch.int64).nonzero(as_tuple=True)
-    which, byte = mask.view(len(mask), -1, 8)[row, word].nonzero(as_tuple=True)
-    return row[which], word[which] * 8 + byte
-
-
 def _without_empty(
     nearest: Int64[Tensor, " N"],
     x: Float[Tensor, "N D"],
     a: Float[Tensor, " N"],
     centres: Float[Tensor, "K D"],
-    blocks: _Blocks,
+    blocks: Blocks,
 ) -> Int64[Tensor, " N"]:
     """The assignment after every empty cluster took a token of its block, in order of falling a_i |x_i - c|^2.
 
@@ -324,7 +172,7 @@ def _without_empty(
     empty = (counts(nearest, K) == 0).nonzero().squeeze(1)
     if not len(empty):
         return nearest
-    cost = a * _squared_distance(x, centres.index_select(0, nearest))
+    cost = a * squared_distance(x, centres.index_select(0, nearest))
     order = cost.view(B, T).argsort(dim=1, descending=True, stable=True)
     order = (order + torch.arange(B, device=order.device)[:, None] * T).view(-1)
     home = nearest[order]

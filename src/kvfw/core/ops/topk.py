@@ -10,9 +10,10 @@ def rank(scores: Float[Tensor, "B Hkv N"], eligible: Bool[Tensor, "B Hkv N"]) ->
 
     Slots that are not eligible rank after all eligible ones, whatever their score.
     """
-    order = scores.argsort(dim=-1, descending=True, stable=True)
     # Eligibility decides first: a huge or infinite score never lets a protected slot in.
-    by_eligibility = (~eligible).gather(-1, order).to(torch.uint8).argsort(dim=-1, stable=True)
-    order = order.gather(-1, by_eligibility)
+    order = scores.masked_fill(~eligible, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    if bool(((scores == -torch.inf) & eligible).any()):
+        by_eligibility = (~eligible).gather(-1, order).to(torch.uint8).argsort(dim=-1, stable=True)
+        order = order.gather(-1, by_eligibility)
     ranks = torch.empty_like(order)
     return ranks.scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
