@@ -230,7 +230,7 @@ def _checked_weights(
     info = torch.finfo(x.dtype)
     # Largest |coordinate| for which (|y| + |z|)^2 cannot overflow. Written so that NaN fails, too.
     limit = (info.max / x.shape[1]) ** 0.5 / 8
-    largest = float(x.abs().amax())
+    largest = max(abs(float(end)) for end in x.aminmax())
     if not largest <= limit:
         raise ValueError(f"x has a coordinate of size {largest:g}: must be finite and at most {limit:g}")
     low, high = (float(w) for w in weights.aminmax())
