@@ -7,7 +7,8 @@ import pytest
 
 from helpers.installs import PLUGINS, Installed, install, wheelhouse
 
-pytestmark = pytest.mark.real
+# Its fixture is costly: with several test processes, one of them runs all of these.
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real installs")]
 
 SMALL = ["--preset", "quick", "--contexts", "512", "--depths", "50", "--max-new-tokens", "8", "--json"]
 HYBRIDS = [
