@@ -67,7 +67,7 @@ def test_holm_by_hand() -> None:
 
 
 def test_holm_agrees_with_statsmodels() -> None:
-    # One long list with ties: every call of multipletests collects garbage, which takes a second beside torch.
+    # One long list with ties: every call of multipletests collects garbage, which takes its time beside torch.
     values = [round(value, 4) for value in (np.random.default_rng(0).random(300) ** 6).tolist()]
     assert len(set(values)) < len(values)
     assert len({high for high in holm(values) if 0 < high < 1}) > 10
