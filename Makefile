@@ -7,8 +7,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# A process per core; tests that share something costly stay in one (xdist_group).
-PYTEST := $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup
+# A process per core; the tests of one file share costly fixtures, so they stay in one process.
+PYTEST := $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 .PHONY: eval test lint types unit real docs clean
 

@@ -25,9 +25,6 @@ PARTS = list(REGISTRY.specs.values())
 HOOKS = [name for name in vars(KvfwHooks) if not name.startswith("_")]
 TAG = re.compile(r"<[^>]+>")
 
-# Its fixture is costly: with several test processes, one of them runs all of these.
-pytestmark = pytest.mark.xdist_group("docs build")
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -7,8 +7,7 @@ import pytest
 
 from helpers.installs import PLUGINS, Installed, install, wheelhouse
 
-# Its fixture is costly: with several test processes, one of them runs all of these.
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real installs")]
+pytestmark = pytest.mark.real
 
 SMALL = ["--preset", "quick", "--contexts", "512", "--depths", "50", "--max-new-tokens", "8", "--json"]
 HYBRIDS = [

@@ -17,9 +17,6 @@ from kvfw.scaffold.names import MAX_CHARS
 
 NAMES = {kind: f"new_{kind}" for kind in BLUEPRINTS}
 
-# Its fixture is costly: with several test processes, one of them runs all of these.
-pytestmark = pytest.mark.xdist_group("new plugins")
-
 
 @dataclass(frozen=True)
 class Made:

@@ -18,9 +18,6 @@ RIGHT, WRONG = sorted(HERE.glob("right_*.py")), sorted(HERE.glob("wrong_*.py"))
 REPORT = re.compile(r"(?P<file>[^:]+\.py):(?P<line>\d+): (?P<kind>error|note): (?P<text>.*)")
 COMMENT = re.compile(r"# (?P<kind>[EN]): (?P<text>.*?)(?=\s*# [EN]: |$)")
 
-# Its fixture is costly: with several test processes, one of them runs all of these.
-pytestmark = pytest.mark.xdist_group("outsiders")
-
 
 @dataclass
 class Told:
