@@ -1,18 +1,21 @@
 # make eval   sets everything up and runs the main job on the embedded model
 # make test   sets everything up and runs linting, types and tests
+# make unit   runs the tests that need neither the embedded model nor installs by pip nor a browser
 # make docs   sets everything up and builds the documentation: docs/_build/html/index.html
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# A process per core; the tests of one file share costly fixtures, so they stay in one process.
+PYTEST := $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
-.PHONY: eval test lint types unit docs clean
+.PHONY: eval test lint types unit real docs clean
 
 eval: $(READY)
 	$(BIN)/kvfw eval --preset quick
 
-test: lint types unit
+test: lint types unit real
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -22,7 +25,10 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/pytest
+	$(PYTEST) -m "not real"
+
+real: $(READY)
+	$(PYTEST) -m real
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
@@ -22,6 +23,12 @@ SHAPED = sorted(
 )
 # Before torch is imported: see kvfw.cli.main.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+# Beside other test processes each keeps to one core; so do the processes it starts.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No time limit per example: on a busy machine it would measure the neighbours.
+hypothesis.settings.register_profile("busy", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("busy")
 # Before any of them is imported.
 install_import_hook(SHAPED, "beartype.beartype")
 

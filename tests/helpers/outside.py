@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 ROOT = Path(__file__).parents[2]
 #: Shared by all who check from outside: torch is read once. (The project's own cache has other settings.)
 CACHE = ROOT / ".mypy_cache" / "outside"
@@ -16,12 +18,15 @@ def mypy(
 ) -> subprocess.CompletedProcess[str]:
     """Runs mypy in a folder; ``paths`` are where packages are looked for besides the installed ones."""
     command = [sys.executable, "-m", "mypy", "--cache-dir", CACHE, "--no-color-output", *arguments]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "MYPYPATH": os.pathsep.join(map(str, paths))},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # One at a time: mypy does not expect another one to write the same cache.
+    with FileLock(CACHE / "kvfw.lock"):
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "MYPYPATH": os.pathsep.join(map(str, paths))},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )

@@ -225,6 +225,7 @@ def opened(page: Path, folder: Path) -> tuple[list[str], list[str], str]:
     return console, [url for url in own if not url.startswith(("file:", "data:"))], done.stdout
 
 
+@pytest.mark.real
 def test_a_browser_opens_the_page_without_error_or_request(founding_page: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.write_text(founding_page, encoding="utf-8")
@@ -234,6 +235,7 @@ def test_a_browser_opens_the_page_without_error_or_request(founding_page: str, t
     assert "Recall by depth of the needle" in document
 
 
+@pytest.mark.real
 def test_hostile_text_does_nothing_in_a_browser(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.write_text(page_of(record(response=HOSTILE), name=HOSTILE), encoding="utf-8")
@@ -241,6 +243,7 @@ def test_hostile_text_does_nothing_in_a_browser(tmp_path: Path) -> None:
     assert (console, requests) == ([], [])
 
 
+@pytest.mark.real
 def test_the_browser_would_tell(tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text('<script>console.error("boom")</script><img src="http://127.0.0.1:9/x.png">', encoding="utf-8")

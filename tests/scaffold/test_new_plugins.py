@@ -55,6 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return made
 
 
+@pytest.mark.real
 def test_they_are_installed_and_announced(made: Made) -> None:
     done = made.python("-m", "kvfw", "list")
     assert done.returncode == 0
@@ -64,6 +65,7 @@ def test_they_are_installed_and_announced(made: Made) -> None:
         assert BLUEPRINTS[kind].summary in done.stdout
 
 
+@pytest.mark.real
 def test_their_own_tests_pass(made: Made) -> None:
     # All in one process: seven imports of torch would take most of the time.
     done = made.python("-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", made.folder, *made.plugins)
@@ -72,6 +74,7 @@ def test_their_own_tests_pass(made: Made) -> None:
         assert f"kvfw-{name}/tests/test_{name}.py::" in done.stdout
 
 
+@pytest.mark.real
 def test_kvfw_verify_passes(made: Made) -> None:
     # The suite is in their own tests, too, there without the times, which take longest.
     done = made.python("-m", "kvfw", "verify", NAMES[Kind.SCORER])
@@ -79,6 +82,7 @@ def test_kvfw_verify_passes(made: Made) -> None:
     assert " passed, 0 failed" in done.stdout
 
 
+@pytest.mark.real
 def test_they_are_typed(made: Made) -> None:
     sources = [path for plugin in made.plugins for path in (plugin / "src", plugin / "tests")]
     done = mypy(["--config-file=", "--strict", *sources], folder=made.folder, paths=[p / "src" for p in made.plugins])
@@ -104,6 +108,7 @@ def test_they_are_linted_and_formatted_whatever_they_are_called(name: str, tmp_p
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.real
 def test_they_work_in_an_experiment(made: Made, tiny_folder: Path, tmp_path: Path) -> None:
     """All seven in one run on a small random model."""
     compositions = [
