@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,11 @@ hypothesis.settings.register_profile("busy", hypothesis.settings(), deadline=Non
 hypothesis.settings.load_profile("busy")
 # Before any of them is imported.
 install_import_hook(SHAPED, "beartype.beartype")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: garbage is not looked for in it again (statsmodels does so at every call)."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

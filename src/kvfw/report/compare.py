@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
-import numpy as np
 from pydantic import Field, model_validator
 from scipy.stats import binomtest
+from statsmodels.stats.multitest import multipletests
 
 from kvfw.core.records import Frozen, MetricInfo, PromptKey, RowKey, RunKey, TrialRecord
 from kvfw.report import stats
@@ -229,15 +229,12 @@ def mcnemar(gained: int, lost: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """The p values adjusted after Holm (1979), in the same order.
-
-    The k-th smallest of m is multiplied by m - k + 1; none gets less than a smaller one, or more than 1.
-    """
-    order = np.argsort(p_values)
-    raised = np.take(p_values, order) * np.arange(len(p_values), 0, -1)
-    adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
-    return tuple(map(float, adjusted))
+    """The p values adjusted after Holm (1979), in the same order."""
+    if len(p_values) < 2:
+        # Nothing to adjust; and every call of multipletests collects garbage, a third of a second beside torch.
+        return tuple(p_values)
+    adjusted = multipletests(list(p_values), alpha=ALPHA, method="holm")[1]
+    return tuple(min(1.0, float(value)) for value in adjusted)
 
 
 def _adjusted(family: Sequence[Comparison]) -> Iterator[Comparison]:
