@@ -75,6 +75,12 @@ def test_settings_from_a_file_yield_to_options(
         (["generate"], "there is no prompt"),
         (["generate", "--file", "no-such-file.txt"], "no-such-file.txt"),
         (["generate", "too short"], "always kept"),
+        (["generate", "x", "--temperature", "-1"], "temperature is -1.0"),
+        (["generate", "x", "--temperature", "nan"], "temperature is nan"),
+        (["generate", "x", "--temperature", "warm"], "'warm' is not a valid float"),
+        (["generate", "x", "--temperature", "1", "--top-p", "0"], "top_p is 0.0"),
+        (["generate", "x", "--temperature", "1", "--seed", "-1"], "seed is -1"),
+        (["generate", "x", "--top-p", "0.9", "--seed", "1"], "top_p and seed without a temperature"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -194,6 +200,23 @@ def test_generate_shows_full_and_compressed(tiny_folder: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert "--- full:" in printed
     assert "--- snapkv ratio=4:" in printed
+
+
+@pytest.mark.parametrize("every", [[], ["--slots", "100", "--compress-every", "8"]], ids=["once", "every"])
+def test_generate_draws_the_same_tokens_for_a_seed(
+    every: list[str], tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "The whale swam on and on through the deep green water. " * 12
+    model = ["--model", str(tiny_folder), "--max-new-tokens", "12", "--compose", "snapkv", *every]
+
+    def answered(*drawing: str) -> str:
+        assert run(["generate", text, *model, *drawing]) == 0
+        return capsys.readouterr().out
+
+    hot = ("--temperature", "1.5", "--top-p", "0.9", "--seed")
+    assert answered(*hot, "1") == answered(*hot, "1")
+    assert len({answered(), answered(*hot, "1"), answered(*hot, "2")}) == 3
+    assert answered("--temperature", "0") == answered()
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:

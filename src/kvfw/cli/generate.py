@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     metavar="N",
     help="Also compress while answering, every N tokens, down to --slots, or to what the prompt was compressed to.",
 )
+@click.option(
+    "--temperature",
+    type=float,
+    metavar="T",
+    help="Draw tokens at random, from logits divided by T.  [default: 0: always the most likely token]",
+)
+@click.option(
+    "--top-p",
+    type=float,
+    metavar="P",
+    help="Draw only from the most likely tokens that together reach P.  [default: 1]",
+)
+@click.option("--seed", type=int, help="Where the random numbers of every answer start.  [default: 0]")
 @click.option("--raw", is_flag=True, help="No chat template: let the model continue the text.")
 @model_options
 def command(prompt: str | None, file: Path | None, **options: Any) -> int:

@@ -1,4 +1,4 @@
-"""Decoding over a compressed cache: greedy, teacher-forced, and timed."""
+"""Decoding over a compressed cache: greedy or sampled, teacher-forced, and timed."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from kvfw.core.observation import Needs
 from kvfw.model.cache import CompressedCache
 from kvfw.model.plan import Plan
+from kvfw.model.sampling import Choose, best
 from kvfw.model.session import Session, new_cache
 from kvfw.model.waiting import clock_s
 
@@ -35,7 +36,6 @@ def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCac
     return logits[0].float()
 
 
-@torch.inference_mode()
 def greedy(
     model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, max_new_tokens: int
 ) -> tuple[int, ...]:
@@ -46,11 +46,19 @@ def greedy(
         first_logits: ``[1, V]``, the prompt's own.
         max_new_tokens: at least 1.
     """
+    return continued(model, cache, first_logits, max_new_tokens, best)
+
+
+@torch.inference_mode()
+def continued(
+    model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, max_new_tokens: int, choose: Choose
+) -> tuple[int, ...]:
+    """Like :func:`greedy`, with every token chosen by ``choose``."""
     ends = end_tokens(model)
-    tokens = [int(first_logits[0].argmax())]
+    tokens = [choose(first_logits[0])]
     with decoding(model, cache):
         while len(tokens) < max_new_tokens and tokens[-1] not in ends:
-            tokens.append(int(_forward(model, tokens[-1:], cache)[-1].argmax()))
+            tokens.append(choose(_forward(model, tokens[-1:], cache)[-1]))
     return tuple(tokens)
 
 
@@ -59,7 +67,7 @@ class Written:
     """A response and what the cache held on the way.
 
     Args:
-        tokens: as :func:`greedy` gives them.
+        tokens: as :func:`continued` gives them.
         held: bytes of keys and values after the prompt and after each further token that was fed.
     """
 
@@ -68,15 +76,22 @@ class Written:
 
 
 @torch.inference_mode()
-def greedy_planned(
-    model: PreTrainedModel, plan: Plan, prompt: Sequence[int], max_new_tokens: int, *, chunk: int | None = None
+def continued_planned(
+    model: PreTrainedModel,
+    plan: Plan,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    choose: Choose = best,
+    *,
+    chunk: int | None = None,
 ) -> Written:
-    """A prompt and its greedy continuation, compressed as planned: what an ``attach`` block would do.
+    """A prompt and its continuation, compressed as planned: what an ``attach`` block would do.
 
     Args:
         plan: what is compressed, and when.
         prompt: its tokens.
         max_new_tokens: at least 1.
+        choose: chooses every token.
         chunk: tokens of the prompt per forward; all at once by default.
     """
     cache, ends = new_cache(model), end_tokens(model)
@@ -84,9 +99,9 @@ def greedy_planned(
     with Session(model, cache, plan).running():
         for part in torch.split(torch.tensor([list(prompt)], device=model.device), chunk or len(prompt), dim=1):
             logits = model(input_ids=part, cache=cache, use_cache=True, logits_to_keep=1).logits
-        tokens, held = [int(logits[0, -1].float().argmax())], [cache.held_bytes()]
+        tokens, held = [choose(logits[0, -1].float())], [cache.held_bytes()]
         while len(tokens) < max_new_tokens and tokens[-1] not in ends:
-            tokens.append(int(_forward(model, tokens[-1:], cache)[-1].argmax()))
+            tokens.append(choose(_forward(model, tokens[-1:], cache)[-1]))
             held.append(cache.held_bytes())
     return Written(tuple(tokens), tuple(held))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kvfw.core.budget import Amount, check_counts
 from kvfw.errors import OptionError
@@ -167,12 +167,31 @@ class GenerateConfig(CompressionConfig):
         max_new_tokens: longest response, tokens.
         raw: no chat template: the model continues the text.
         compress_every: also compress while answering, whenever so many tokens were added.
+        temperature: tokens are drawn at random, from logits divided by it; 0: always the most likely one.
+        top_p: only the most likely tokens that together reach this probability are drawn from.
+        seed: where the random numbers start; every answer's start there.
+
+    Raises:
+        OptionError: also ``top_p`` or ``seed`` where nothing is drawn.
     """
 
     prompt: str
     max_new_tokens: int = Field(default=64, ge=1)
     raw: bool = False
     compress_every: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _nothing_drawn(self) -> Self:
+        without = [name for name in ("top_p", "seed") if name in self.model_fields_set]
+        if self.temperature == 0 and without:
+            raise OptionError(
+                f"{' and '.join(without)} without a temperature would change nothing: every token is the most likely "
+                f"one. Give a temperature above 0, or leave out {' and '.join(without)}"
+            )
+        return self
 
 
 def as_tuple(value: Any) -> Any:

@@ -15,6 +15,7 @@ from kvfw.model.decode import Written
 from kvfw.model.load import choose_device, choose_dtype, load_config, load_model, load_tokenizer, resolve_model
 from kvfw.model.plan import Plan
 from kvfw.model.prefill import prefill
+from kvfw.model.sampling import Sampling
 from kvfw.runner.config import GenerateConfig
 from kvfw.runner.limits import check_length, check_positions
 
@@ -64,13 +65,15 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         chunk=config.prefill_chunk,
     )
 
+    sampling = Sampling(config.temperature, config.top_p, config.seed)
+
     def sample(title: str, written: Written) -> Sample:
         text = str(tokenizer.decode(list(written.tokens), skip_special_tokens=True)).strip()
         return Sample(title, text, _numbers(len(ids), written, config))
 
     def over(cache: CompressedCache) -> Written:
         before = cache.held_bytes()
-        tokens = decode.greedy(loaded.model, cache, filled.logits, config.max_new_tokens)
+        tokens = decode.continued(loaded.model, cache, filled.logits, config.max_new_tokens, sampling.chooser())
         return Written(tokens, (before, cache.held_bytes()))
 
     samples = [sample("full", over(filled.full()))]
@@ -78,7 +81,9 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         written = (
             over(filled.compressed(one))
             if plan is None
-            else decode.greedy_planned(loaded.model, plan, ids, config.max_new_tokens, chunk=config.prefill_chunk)
+            else decode.continued_planned(
+                loaded.model, plan, ids, config.max_new_tokens, sampling.chooser(), chunk=config.prefill_chunk
+            )
         )
         samples.append(sample(f"{one.composition} {one.amount}", written))
     return tuple(samples)
