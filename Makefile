@@ -1,6 +1,6 @@
 # make eval   sets everything up and runs the main job on the embedded model
 # make test   sets everything up and runs linting, types and tests
-# make unit   runs the tests that need neither the embedded model nor installs by pip nor a browser
+# make unit   runs the quick tests: those of parts, which need neither the embedded model nor other programs
 # make docs   sets everything up and builds the documentation: docs/_build/html/index.html
 
 PYTHON ?= python3
@@ -10,12 +10,12 @@ READY  := $(VENV)/.ready
 # A process per core; the tests of one file share costly fixtures, so they stay in one process.
 PYTEST := $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
-.PHONY: eval test lint types unit real docs clean
+.PHONY: eval test lint types unit whole docs clean
 
 eval: $(READY)
 	$(BIN)/kvfw eval --preset quick
 
-test: lint types unit real
+test: lint types unit whole
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -25,10 +25,10 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(PYTEST) -m "not real"
+	$(PYTEST) -m "not real and not slow"
 
-real: $(READY)
-	$(PYTEST) -m real
+whole: $(READY)
+	$(PYTEST) -m "real or slow"
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html

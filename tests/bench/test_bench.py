@@ -116,6 +116,7 @@ def test_peak_memory_counts_what_was_let_go_again() -> None:
     assert nothing.peak_bytes < size / 8
 
 
+@pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own(tiny_folder: Path) -> None:
     ids = list(range(1, 400))
     found = peak_of(str(tiny_folder), "cpu", ids, "snapkv", 8, None)

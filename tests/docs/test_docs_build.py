@@ -20,6 +20,8 @@ from kvfw.core.parts import STAGE_KINDS, Kind, PartSpec
 from kvfw.core.registry import collect
 from kvfw.core.spec import build_stage
 
+pytestmark = pytest.mark.slow
+
 REGISTRY = collect([])
 PARTS = list(REGISTRY.specs.values())
 HOOKS = [name for name in vars(KvfwHooks) if not name.startswith("_")]

@@ -15,6 +15,8 @@ from kvfw.model.attach import attach
 from kvfw.model.prefill import prefill
 from kvfw.runner.limits import check_positions
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [(name, check) for name in FAMILIES for check in checks(name)]
 
 

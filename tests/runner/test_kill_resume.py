@@ -11,6 +11,8 @@ import pytest
 from kvfw.core.records import TrialRecord
 from kvfw.store.run_folder import load_run
 
+pytestmark = pytest.mark.slow
+
 KILLS = 20
 
 #: Imports once and forks a child per attempt: starting Python and torch twenty times would take minutes.

@@ -13,6 +13,8 @@ import pytest
 
 from helpers.outside import mypy
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 RIGHT, WRONG = sorted(HERE.glob("right_*.py")), sorted(HERE.glob("wrong_*.py"))
 REPORT = re.compile(r"(?P<file>[^:]+\.py):(?P<line>\d+): (?P<kind>error|note): (?P<text>.*)")
