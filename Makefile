@@ -6,13 +6,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+OLDEST := .venv-oldest
 
-.PHONY: eval test lint types unit docs clean
+.PHONY: eval test lint types unit oldest docs clean
 
 eval: $(READY)
 	$(BIN)/kvfw eval --preset quick
 
-test: lint types unit
+test: lint types unit oldest
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -24,6 +25,10 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest
 
+# The oldest supported transformers, in an environment of its own.
+oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python -m pytest tests/model
+
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html
 
@@ -33,5 +38,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+# What constraints-oldest.txt does not name is looked up in .venv. pip check sees that all fits together.
+$(OLDEST)/.ready: $(READY) constraints-oldest.txt
+	rm -rf $(OLDEST)
+	$(BIN)/python -m venv --without-pip $(OLDEST)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
+	$(BIN)/pip --python $(OLDEST)/bin/python install --quiet --disable-pip-version-check --no-deps --requirement constraints-oldest.txt
+	$(BIN)/pip --python $(OLDEST)/bin/python check
+	touch $@
+
 clean:
-	rm -rf $(VENV) docs/_build docs/parts docs/reference.rst .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) docs/_build docs/parts docs/reference.rst .mypy_cache .pytest_cache .ruff_cache .hypothesis

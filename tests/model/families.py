@@ -20,6 +20,7 @@ from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
 from kvfw.model.decode import greedy
 from kvfw.model.prefill import prefill
+from kvfw.model.versions import passed
 
 MIX = "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2"
 PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
@@ -74,7 +75,7 @@ def attached(name: str, dtype: str, ratio: int) -> tuple[list[int], CompressedCa
     with attach(model, MIX, ratio=ratio, **PROTECTED) as cache, torch.inference_mode():
         if name == "longrope":
             # Its own generate drops an empty cache where the prompt is long: see the error that says so.
-            model(ids[:, :-1], cache=cache, use_cache=True)
+            model(ids[:, :-1], **passed(model, cache), use_cache=True)
         return generate(model, ids, NEW, cache=cache)[0].tolist(), cache
 
 

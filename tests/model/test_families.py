@@ -13,6 +13,7 @@ from kvfw.core.observation import Needs
 from kvfw.errors import PromptError, UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.prefill import prefill
+from kvfw.model.versions import cache_name, passed
 from kvfw.runner.limits import check_positions
 
 CHECKS = [(name, check) for name in FAMILIES for check in checks(name)]
@@ -83,7 +84,8 @@ SWITCH = 64
 
 def test_longrope_says_where_generate_drops_the_cache() -> None:
     model = fresh("longrope")
-    refused = pytest.raises(UnsupportedError, match=r"drops its cache there.*model\(input_ids\[:, :-1\], cache=cache\)")
+    call = rf"model\(input_ids\[:, :-1\], {cache_name(model)}=cache\)"
+    refused = pytest.raises(UnsupportedError, match=f"drops its cache there.*{call}")
     with refused, attach(model, "streaming", ratio=4, sinks=4, recent=8) as cache:
         generate(model, prompt(90), 4, cache=cache)
 
@@ -98,9 +100,9 @@ def test_an_evaluation_is_told_of_the_switch_before_it_runs(tokens: int, fits: b
 def test_longrope_refuses_to_cross_its_switch() -> None:
     model = fresh("longrope")
     with attach(model, "streaming", ratio=4, sinks=4, recent=8) as cache, torch.inference_mode():
-        model(prompt(SWITCH - 2), cache=cache, use_cache=True)
-        model(prompt(2), cache=cache, use_cache=True)
+        model(prompt(SWITCH - 2), **passed(model, cache), use_cache=True)
+        model(prompt(2), **passed(model, cache), use_cache=True)
         with pytest.raises(UnsupportedError, match="beyond 64 tokens, so the 64 keys of this cache do not fit"):
-            model(prompt(1), cache=cache, use_cache=True)
+            model(prompt(1), **passed(model, cache), use_cache=True)
     with pytest.raises(UnsupportedError, match="in one forward"):
         prefill(fresh("longrope"), prompt(90)[0].tolist(), Needs(), sinks=4, recent=8, chunk=50)

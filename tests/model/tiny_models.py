@@ -25,6 +25,7 @@ from kvfw.model.load import LoadedModel
 from kvfw.model.plan import Plan
 from kvfw.model.prefill import Prefill, prefill
 from kvfw.model.session import Session
+from kvfw.model.versions import passed
 
 VOCAB = 211
 
@@ -237,9 +238,11 @@ def snapshot(model: PreTrainedModel, ids: Tensor, by: Compressor) -> Prefill:
 
 
 def generate(model: PreTrainedModel, ids: Tensor, new: int, **options: Any) -> Tensor:
-    """The new tokens of plain greedy ``model.generate``."""
+    """The new tokens of plain greedy ``model.generate``; a ``cache`` is given to it by the name it has for caches."""
     untyped: Any = model
     options.setdefault("attention_mask", torch.ones_like(ids))
+    if "cache" in options:
+        options |= passed(model, options.pop("cache"))
     settings = {"max_new_tokens": new, "do_sample": False} | options
     out: Tensor = untyped.generate(input_ids=ids, **settings)
     return out[:, ids.shape[1] :]
@@ -254,7 +257,7 @@ def session(model: PreTrainedModel, cache: CompressedCache) -> Iterator[None]:
 
 def forward(model: PreTrainedModel, ids: Tensor, cache: CompressedCache, **options: Any) -> Tensor:
     """Logits ``[B, n, V]`` of one forward."""
-    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True, **options).logits
+    logits: Tensor = model(input_ids=ids, **passed(model, cache), use_cache=True, **options).logits
     return logits
 
 

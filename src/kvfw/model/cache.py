@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvfw.core.state import KVState, exact_state
 from kvfw.errors import BudgetError, UnsupportedError
+from kvfw.model.versions import new_tokens
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -160,12 +161,20 @@ class CompressedLayer(CacheLayerMixin):
         """Slots stored per head, empty ones included."""
         return self._state.width if self._state is not None else 0
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots that attention will see after ``query_length`` more tokens, and offset 0."""
-        return self.stored + query_length, 0
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        """Slots that attention will see after more tokens, and where the first of them stands for the mask.
+
+        New queries stand where the tokens seen end, so the slots are moved up to there: a new token then sees all
+        stored slots, and nothing that comes after it.
+        """
+        return self.stored + new_tokens(query_length), self.seen - self.stored
 
     def get_max_length(self) -> int:
         """No maximum."""
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """No maximum; transformers before 5.13 asks under this name."""
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -328,7 +337,7 @@ class CompressedCache(Cache):
         """The layers that compression touches."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: Any, layer_idx: int) -> tuple[int, int]:
         """Slots that attention will see in a layer, and where they start.
 
         Raises:
@@ -349,11 +358,6 @@ class CompressedCache(Cache):
             layer.reset()
         self.compress_s = [0.0] * len(self.layers)
         self.ends_at = None
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Where new queries stand among the slots: after all stored ones, or after all seen in sliding layers."""
-        layer = self.layers[layer_idx]
-        return layer.stored if isinstance(layer, CompressedLayer) else layer.get_seq_length()
 
     def state(self, layer: int) -> KVState:
         """The slots of one layer.
