@@ -1,12 +1,16 @@
 """What must hold on every model family, and the table that says so."""
 
+import re
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from families import FAMILIES, check_kept_sets, checks, fresh, kept_sets, outcome, overlap, states
 from matrix import REFUSED, committed, refusal, tables
+from packaging.version import Version
+from test_supported_versions import pinned
 from tiny_models import configuration, generate, prompt
 
 from kvfw.core.observation import Needs
@@ -25,7 +29,12 @@ def test_it_holds(name: str, check: str) -> None:
 
 
 def test_the_committed_table_is_what_holds() -> None:
-    assert committed() == tables(), "docs/models.md is out of date: run tests/model/matrix.py"
+    found, expected = tables(), committed()
+    if Version(transformers.__version__) != pinned("constraints.txt")["transformers"]:
+        # The page is written with the newest transformers. Older ones have to do the same; what is refused is refused
+        # there, too, some of it for another reason.
+        found, expected = (re.sub(r"because it \|.*", "", text, flags=re.DOTALL) for text in (found, expected))
+    assert expected == found, "docs/models.md is out of date: run tests/model/matrix.py"
 
 
 @pytest.mark.parametrize("title", REFUSED)

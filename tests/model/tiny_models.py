@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -181,6 +182,7 @@ FOREIGN_NAMES = {
 EAGER_ONLY = frozenset({"Gemma2", "GptOss"})
 #: Where the class is not called `{prefix}Config` or `{prefix}ForCausalLM`.
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3VL": "Qwen3VLTextConfig"}
+QWEN3_VL = "transformers.models.qwen3_vl.configuration_qwen3_vl"
 HEADS = {"GPT2": "GPT2LMHeadModel", "Qwen3VL": "Qwen3VLForConditionalGeneration"}
 
 
@@ -213,7 +215,9 @@ def configuration(name: str, **changes: Any) -> Any:
     config = getattr(untyped, CONFIGS.get(prefix, f"{prefix}Config"))(**(shape | own | changes))
     if prefix != "Qwen3VL":
         return config
-    vision = untyped.Qwen3VLVisionConfig(
+    # Not among transformers' own names before 5.12.
+    vision_config: Any = importlib.import_module(QWEN3_VL).Qwen3VLVisionConfig
+    vision = vision_config(
         depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0]
     )
     return untyped.Qwen3VLConfig(text_config=config.to_dict(), vision_config=vision.to_dict())

@@ -12,7 +12,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvfw.core.state import KVState, exact_state
 from kvfw.errors import BudgetError, UnsupportedError
-from kvfw.model.versions import new_tokens
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -161,13 +160,13 @@ class CompressedLayer(CacheLayerMixin):
         """Slots stored per head, empty ones included."""
         return self._state.width if self._state is not None else 0
 
-    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Slots that attention will see after more tokens, and where the first of them stands for the mask.
 
         New queries stand where the tokens seen end, so the slots are moved up to there: a new token then sees all
         stored slots, and nothing that comes after it.
         """
-        return self.stored + new_tokens(query_length), self.seen - self.stored
+        return self.stored + query_length, self.seen - self.stored
 
     def get_max_length(self) -> int:
         """No maximum."""
@@ -337,7 +336,7 @@ class CompressedCache(Cache):
         """The layers that compression touches."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
-    def get_mask_sizes(self, query_length: Any, layer_idx: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """Slots that attention will see in a layer, and where they start.
 
         Raises:
@@ -356,6 +355,9 @@ class CompressedCache(Cache):
         """Forgets everything."""
         for layer in self.layers:
             layer.reset()
+            # transformers before 5.20 fills a sliding window with zeros, and goes on after them.
+            layer.keys = layer.values = None
+            layer.is_initialized = False
         self.compress_s = [0.0] * len(self.layers)
         self.ends_at = None
 

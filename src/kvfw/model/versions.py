@@ -1,10 +1,9 @@
 """What differs between the supported versions of transformers: asked of what is there, not of version numbers."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -28,12 +27,7 @@ def cache_in(arguments: Mapping[str, Any]) -> object:
     return next((arguments[name] for name in _NAMES if name in arguments), None)
 
 
-def new_tokens(asked: int | Tensor) -> int:
-    """Tokens of a forward a cache is asked about: their number since 5.4, and one index each before."""
-    return asked if isinstance(asked, int) else asked.shape[0]
-
-
 def layer_configs(text_config: Any) -> list[Any]:
-    """Configurations of a model's layers: one each since 5.14, where layers may differ; before, one for all."""
-    found: list[Any] = getattr(text_config, "per_layer_config", [text_config])
-    return found
+    """Configurations of a model's layers: one each where transformers makes them; before, one for all."""
+    found = getattr(text_config, "per_layer_config", None)
+    return list(found) if isinstance(found, Sequence) else [text_config]
