@@ -25,9 +25,10 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest
 
-# The oldest supported transformers, in an environment of its own.
+# The oldest supported transformers, in an environment of its own: every family, and the embedded model all the way.
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest tests/model
+	$(OLDEST)/bin/python -m pytest tests/model -m "not real"
+	$(OLDEST)/bin/python -m pytest tests/model/test_end_to_end.py -m real
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html

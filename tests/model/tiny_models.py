@@ -215,7 +215,7 @@ def configuration(name: str, **changes: Any) -> Any:
     config = getattr(untyped, CONFIGS.get(prefix, f"{prefix}Config"))(**(shape | own | changes))
     if prefix != "Qwen3VL":
         return config
-    # Not among transformers' own names before 5.12.
+    # Not among transformers' own names before 5.6.
     vision_config: Any = importlib.import_module(QWEN3_VL).Qwen3VLVisionConfig
     vision = vision_config(
         depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0]

@@ -355,7 +355,7 @@ class CompressedCache(Cache):
         """Forgets everything."""
         for layer in self.layers:
             layer.reset()
-            # transformers before 5.20 fills a sliding window with zeros, and goes on after them.
+            # transformers before 5.18 fills a sliding window with zeros, and goes on after them.
             layer.keys = layer.values = None
             layer.is_initialized = False
         self.compress_s = [0.0] * len(self.layers)
