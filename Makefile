@@ -7,15 +7,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+OLDEST := .venv-oldest
 # A process per core; the tests of one file share costly fixtures, so they stay in one process.
-PYTEST := $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+PYTEST := -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
-.PHONY: eval test lint types unit whole docs clean
+.PHONY: eval test lint types unit whole oldest docs clean
 
 eval: $(READY)
 	$(BIN)/kvfw eval --preset quick
 
-test: lint types unit whole
+test: lint types unit whole oldest
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -25,10 +26,15 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(PYTEST) -m "not real and not slow"
+	$(BIN)/python $(PYTEST) -m "not real and not slow"
 
 whole: $(READY)
-	$(PYTEST) -m "real or slow"
+	$(BIN)/python $(PYTEST) -m "real or slow"
+
+# The oldest supported transformers, in an environment of its own: every family, and the embedded model all the way.
+oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python $(PYTEST) tests/model -m "not real"
+	$(OLDEST)/bin/python -m pytest tests/model/test_end_to_end.py -m real
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html
@@ -39,5 +45,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+# What constraints-oldest.txt does not name is looked up in .venv. pip check sees that all fits together.
+$(OLDEST)/.ready: $(READY) constraints-oldest.txt
+	rm -rf $(OLDEST)
+	$(BIN)/python -m venv --without-pip $(OLDEST)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
+	$(BIN)/pip --python $(OLDEST)/bin/python install --quiet --disable-pip-version-check --no-deps --requirement constraints-oldest.txt
+	$(BIN)/pip --python $(OLDEST)/bin/python check
+	touch $@
+
 clean:
-	rm -rf $(VENV) docs/_build docs/parts docs/reference.rst .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) docs/_build docs/parts docs/reference.rst .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -27,6 +27,7 @@ from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
 from kvfw.model.decode import greedy
 from kvfw.model.load import LoadedModel
+from kvfw.model.versions import passed
 
 PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
 LENGTH, NEW = 90, 16
@@ -184,9 +185,9 @@ def test_a_padded_question_after_a_padded_prompt() -> None:
     both = torch.cat((mask, (question != 0).to(torch.int64)), dim=1)
     positions = (both.cumsum(1) - 1).clamp(min=0)
     with attach(model, COMPOSITIONS[-1], ratio=4, **PROTECTED) as cache, torch.inference_mode():
-        model(input_ids=ids, attention_mask=mask, position_ids=positions[:, : ids.shape[1]], cache=cache)
+        model(input_ids=ids, attention_mask=mask, position_ids=positions[:, : ids.shape[1]], **passed(model, cache))
         logits = model(
-            input_ids=question, attention_mask=both, position_ids=positions[:, ids.shape[1] :], cache=cache
+            input_ids=question, attention_mask=both, position_ids=positions[:, ids.shape[1] :], **passed(model, cache)
         ).logits
     for row, own in enumerate(questions):
         with attach(model, COMPOSITIONS[-1], ratio=4, **PROTECTED) as alone, torch.inference_mode():
@@ -203,8 +204,8 @@ def test_a_padded_batch_without_position_ids() -> None:
     question = prompt(6, seed=20, rows=3)
     both = torch.cat((mask, torch.ones_like(question)), dim=1)
     with attach(model, COMPOSITIONS[-1], ratio=4, **PROTECTED) as cache, torch.inference_mode():
-        model(input_ids=ids, attention_mask=mask, cache=cache)
-        logits = model(input_ids=question, attention_mask=both, cache=cache).logits
+        model(input_ids=ids, attention_mask=mask, **passed(model, cache))
+        logits = model(input_ids=question, attention_mask=both, **passed(model, cache)).logits
     for row, length in enumerate(LENGTHS):
         with attach(model, COMPOSITIONS[-1], ratio=4, **PROTECTED) as alone, torch.inference_mode():
             forward(model, prompt(length, seed=row), alone)
@@ -377,7 +378,7 @@ def test_beam_scores_are_those_of_the_compressed_cache() -> None:
             attention_mask=torch.ones_like(ids),
             max_new_tokens=8,
             do_sample=False,
-            cache=cache,
+            **passed(model, cache),
             return_dict_in_generate=True,
             output_scores=True,
             **options,
@@ -432,7 +433,7 @@ def test_hidden_states_and_attention_options_still_work() -> None:
     with torch.inference_mode():
         plain = model(input_ids=ids, output_hidden_states=True)
         with attach(model, "streaming", ratio=4, **PROTECTED) as cache:
-            attached = model(input_ids=ids, output_hidden_states=True, cache=cache)
+            attached = model(input_ids=ids, output_hidden_states=True, **passed(model, cache))
     assert len(attached.hidden_states) == 4
     # The prompt itself runs on the full cache, whatever is kept of it.
     assert all(torch.equal(x, y) for x, y in zip(plain.hidden_states, attached.hidden_states, strict=True))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvfw.core.state import KVState
-from kvfw.model.cache import CompressedCache
+from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.masks import layer_mask
 from kvfw.model.prefill import Prefill
 from kvfw.model.switch import routed
@@ -181,9 +181,9 @@ def test_a_bias_on_the_wrong_heads_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     assert unequal(at_once(model, ids, cache_of(model, COMPOSITIONS[-1])), right) > 0.1
 
 
-def test_the_query_offset_keeps_the_future_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Outside a session transformers makes the mask, from the cache's query offset. The number of tokens seen, which is
-    # what transformers takes by default, would show every new token all others.
+def test_the_offset_of_slots_keeps_the_future_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Outside a session transformers makes the mask, for queries that stand where the tokens seen end. Slots that are
+    # not moved up to there would all be seen by every new token.
     model, ids = tiny("llama"), prompt(NEW, seed=2)
 
     def plain(step: int) -> Tensor:
@@ -193,15 +193,15 @@ def test_the_query_offset_keeps_the_future_hidden(monkeypatch: pytest.MonkeyPatc
 
     apart = plain(1)
     close(plain(NEW), apart)
-    monkeypatch.setattr(CompressedCache, "get_query_offset", lambda self, layer_idx=0: self.get_seq_length())
+    monkeypatch.setattr(CompressedLayer, "get_mask_sizes", lambda self, new: (self.stored + new, 0))
     assert unequal(plain(NEW), apart) > 0.1
 
 
 @pytest.mark.parametrize("name", ["gemma3", "cohere2"])
-def test_sliding_layers_need_the_offset_of_tokens_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sliding_layers_need_the_number_of_tokens_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = tiny(name), prompt(NEW, seed=2)
     right = at_once(model, ids, cache_of(model, "streaming"))
-    monkeypatch.setattr(CompressedCache, "get_query_offset", lambda self, layer_idx=0: self.layers[1].stored)
+    monkeypatch.setattr(CompressedCache, "get_seq_length", lambda self, layer_idx=0: self.layers[1].stored)
     assert unequal(at_once(model, ids, cache_of(model, "streaming")), right) > 1e-3
 
 

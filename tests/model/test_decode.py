@@ -28,6 +28,7 @@ from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
 from kvfw.model.decode import end_tokens, greedy, teacher_forced, tokens_per_second
 from kvfw.model.load import LoadedModel
+from kvfw.model.versions import passed
 
 LENGTH, NEW = 90, 16
 MIX = "snapkv(window=16):0.8+ewmeans_pre(iters=2):0.2"
@@ -135,7 +136,7 @@ def test_hidden_states_are_available_while_decoding() -> None:
     ids, tokens = prompt(LENGTH), prompt(5, seed=2)
     cache = snapshot(model, ids, by).compressed(by)
     with session(model, cache):
-        attached = model(input_ids=tokens, cache=cache, output_hidden_states=True).hidden_states
+        attached = model(input_ids=tokens, **passed(model, cache), output_hidden_states=True).hidden_states
     with torch.inference_mode():
         plain = model(input_ids=torch.cat((ids, tokens), dim=1), output_hidden_states=True).hidden_states
     assert len(attached) == len(plain) == 4

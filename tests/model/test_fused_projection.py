@@ -6,6 +6,7 @@ from tiny_models import bound, build, prompt, snapshot
 from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
 from kvfw.model.attach import attach
+from kvfw.model.versions import passed
 
 
 def fused(name: str) -> PreTrainedModel:
@@ -43,4 +44,4 @@ def test_attach_that_compresses_nothing_warns() -> None:
         model(prompt(60))
     warned = pytest.warns(UserWarning, match="did not end in it")
     with warned, attach(model, "snapkv", ratio=4, prompt_tokens=100) as cache:
-        model(prompt(60), cache=cache, use_cache=True)
+        model(prompt(60), **passed(model, cache), use_cache=True)

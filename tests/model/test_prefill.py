@@ -13,6 +13,7 @@ from kvfw.core.observation import Needs
 from kvfw.errors import BudgetError
 from kvfw.model.decode import greedy, tokens_per_second
 from kvfw.model.prefill import prefill
+from kvfw.model.versions import cache_name
 
 LENGTH = 90
 
@@ -26,7 +27,7 @@ def test_a_snapshot_holds_what_the_plain_model_caches(name: str) -> None:
     assert torch.equal(taken.logits, plain.logits[:, -1])
     assert taken.tokens == LENGTH
     assert taken.seconds > 0
-    for i, layer in enumerate(plain.cache.layers):
+    for i, layer in enumerate(plain[cache_name(model)].layers):
         keys, values = stored(taken.cache, i)
         assert torch.equal(keys, layer.keys)
         assert torch.equal(values, layer.values)

@@ -8,6 +8,7 @@ from tiny_models import build, prompt
 
 from kvfw.errors import BudgetError, UnsupportedError
 from kvfw.model.attach import attach
+from kvfw.model.versions import passed
 
 
 def test_padding_on_the_right_is_refused_with_the_way_out() -> None:
@@ -15,7 +16,7 @@ def test_padding_on_the_right_is_refused_with_the_way_out() -> None:
     mask = torch.ones(2, 60, dtype=torch.long)
     mask[1, 50:] = 0
     with pytest.raises(UnsupportedError, match="padding_side='left'"), attach(model, "snapkv", ratio=4) as cache:
-        model(prompt(60, rows=2), attention_mask=mask, cache=cache, use_cache=True)
+        model(prompt(60, rows=2), attention_mask=mask, **passed(model, cache), use_cache=True)
 
 
 def test_something_else_than_a_model_is_refused() -> None:

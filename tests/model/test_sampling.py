@@ -16,6 +16,7 @@ from kvfw.model.attach import attach
 from kvfw.model.decode import continued, continued_planned, greedy
 from kvfw.model.plan import Plan
 from kvfw.model.sampling import Sampling, best, nucleus
+from kvfw.model.versions import passed
 
 LENGTH, NEW = 60, 40
 HOT = Sampling(temperature=1.5, top_p=0.9, seed=3)
@@ -97,4 +98,4 @@ def test_generate_with_room_for_all_tokens_writes_as_without_kvfw(composition: s
     for slots, same in ((LENGTH + NEW, True), (24, False)):
         torch.manual_seed(0)
         with attach(tiny("llama"), composition, slots=slots, compress_every=7, sinks=4, recent=8) as cache:
-            assert torch.equal(untyped.generate(ids, cache=cache, **settings), plain) == same
+            assert torch.equal(untyped.generate(ids, **passed(untyped, cache), **settings), plain) == same

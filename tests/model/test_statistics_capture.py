@@ -10,6 +10,7 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.load import LoadedModel
 from kvfw.model.prefill import prefill
+from kvfw.model.versions import passed
 from kvfw.tasks import haystack
 
 
@@ -53,7 +54,7 @@ def test_h2o_under_attach_is_the_same_in_chunks_and_at_once() -> None:
     for chunks in ([90], [40, 1, 49]):
         with attach(model, "h2o", ratio=4, sinks=2, recent=8, prompt_tokens=90) as cache, torch.inference_mode():
             for part in torch.split(ids, chunks, dim=1):
-                model(part, cache=cache, use_cache=True)
+                model(part, **passed(model, cache), use_cache=True)
         states.append([cache.state(i).positions for i in range(len(cache.layers))])
         assert all(not layer.column_sums for layer in cache.compressed_layers())
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from kvfw.model.load import LoadedModel
 from kvfw.model.plan import Plan
 from kvfw.model.prefill import Prefill, prefill
 from kvfw.model.session import Session
+from kvfw.model.versions import passed
 
 VOCAB = 211
 
@@ -180,6 +182,7 @@ FOREIGN_NAMES = {
 EAGER_ONLY = frozenset({"Gemma2", "GptOss"})
 #: Where the class is not called `{prefix}Config` or `{prefix}ForCausalLM`.
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3VL": "Qwen3VLTextConfig"}
+QWEN3_VL = "transformers.models.qwen3_vl.configuration_qwen3_vl"
 HEADS = {"GPT2": "GPT2LMHeadModel", "Qwen3VL": "Qwen3VLForConditionalGeneration"}
 
 
@@ -212,7 +215,9 @@ def configuration(name: str, **changes: Any) -> Any:
     config = getattr(untyped, CONFIGS.get(prefix, f"{prefix}Config"))(**(shape | own | changes))
     if prefix != "Qwen3VL":
         return config
-    vision = untyped.Qwen3VLVisionConfig(
+    # Not among transformers' own names before 5.6.
+    vision_config: Any = importlib.import_module(QWEN3_VL).Qwen3VLVisionConfig
+    vision = vision_config(
         depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0]
     )
     return untyped.Qwen3VLConfig(text_config=config.to_dict(), vision_config=vision.to_dict())
@@ -237,9 +242,11 @@ def snapshot(model: PreTrainedModel, ids: Tensor, by: Compressor) -> Prefill:
 
 
 def generate(model: PreTrainedModel, ids: Tensor, new: int, **options: Any) -> Tensor:
-    """The new tokens of plain greedy ``model.generate``."""
+    """The new tokens of plain greedy ``model.generate``; a ``cache`` is given to it by the name it has for caches."""
     untyped: Any = model
     options.setdefault("attention_mask", torch.ones_like(ids))
+    if "cache" in options:
+        options |= passed(model, options.pop("cache"))
     settings = {"max_new_tokens": new, "do_sample": False} | options
     out: Tensor = untyped.generate(input_ids=ids, **settings)
     return out[:, ids.shape[1] :]
@@ -254,7 +261,7 @@ def session(model: PreTrainedModel, cache: CompressedCache) -> Iterator[None]:
 
 def forward(model: PreTrainedModel, ids: Tensor, cache: CompressedCache, **options: Any) -> Tensor:
     """Logits ``[B, n, V]`` of one forward."""
-    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True, **options).logits
+    logits: Tensor = model(input_ids=ids, **passed(model, cache), use_cache=True, **options).logits
     return logits
 
 

@@ -60,6 +60,7 @@ def _child() -> None:
     from kvfw.model.load import load_model
     from kvfw.model.plan import Plan
     from kvfw.model.session import Session, new_cache
+    from kvfw.model.versions import passed
 
     request = json.load(sys.stdin)
     loaded = load_model(request["model"], device=request["device"])
@@ -83,7 +84,7 @@ def _child() -> None:
         session = Session(model, new_cache(model), plan)
         with torch.inference_mode(), session.running():
             for part in torch.split(tokens, chunk, dim=1):
-                model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1)
+                model(input_ids=part, **passed(model, session.cache), use_cache=True, logits_to_keep=1)
         return session
 
     # A short prompt first: libraries allocate once what they keep for good.

@@ -20,6 +20,7 @@ from kvfw.model.cache import CompressedCache
 from kvfw.model.fingerprint import check_same_model
 from kvfw.model.plan import Plan
 from kvfw.model.session import Session, new_cache
+from kvfw.model.versions import cache_name
 
 
 @contextmanager
@@ -110,7 +111,8 @@ def attach(
     if not any(layer.compressed for layer in used.compressed_layers()):
         said = "no prompt went through it" if not used.get_seq_length() else "the prompt did not end in it"
         warnings.warn(
-            f"kvfw.attach compressed nothing: {said}. Pass the cache to the model (cache=cache); check prompt_tokens",
+            f"kvfw.attach compressed nothing: {said}. Pass the cache to the model ({cache_name(model)}=cache); check "
+            "prompt_tokens",
             stacklevel=3,
         )
 

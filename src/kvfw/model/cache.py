@@ -161,11 +161,19 @@ class CompressedLayer(CacheLayerMixin):
         return self._state.width if self._state is not None else 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots that attention will see after ``query_length`` more tokens, and offset 0."""
-        return self.stored + query_length, 0
+        """Slots that attention will see after more tokens, and where the first of them stands for the mask.
+
+        New queries stand where the tokens seen end, so the slots are moved up to there: a new token then sees all
+        stored slots, and nothing that comes after it.
+        """
+        return self.stored + query_length, self.seen - self.stored
 
     def get_max_length(self) -> int:
         """No maximum."""
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """No maximum; transformers before 5.13 asks under this name."""
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -347,13 +355,11 @@ class CompressedCache(Cache):
         """Forgets everything."""
         for layer in self.layers:
             layer.reset()
+            # transformers before 5.18 fills a sliding window with zeros, and goes on after them.
+            layer.keys = layer.values = None
+            layer.is_initialized = False
         self.compress_s = [0.0] * len(self.layers)
         self.ends_at = None
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Where new queries stand among the slots: after all stored ones, or after all seen in sliding layers."""
-        layer = self.layers[layer_idx]
-        return layer.stored if isinstance(layer, CompressedLayer) else layer.get_seq_length()
 
     def state(self, layer: int) -> KVState:
         """The slots of one layer.

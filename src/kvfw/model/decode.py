@@ -13,6 +13,7 @@ from kvfw.model.cache import CompressedCache
 from kvfw.model.plan import Plan
 from kvfw.model.sampling import Choose, best
 from kvfw.model.session import Session, new_cache
+from kvfw.model.versions import passed
 from kvfw.model.waiting import clock_s
 
 
@@ -32,7 +33,7 @@ def decoding(model: PreTrainedModel, cache: CompressedCache) -> AbstractContextM
 def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCache) -> Tensor:
     """Logits ``[n, V]`` float32 of ``n`` tokens fed at once."""
     ids = torch.tensor([list(tokens)], device=model.device)
-    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True).logits
+    logits: Tensor = model(input_ids=ids, **passed(model, cache), use_cache=True).logits
     return logits[0].float()
 
 
@@ -98,7 +99,7 @@ def continued_planned(
     cache.expect(len(prompt))
     with Session(model, cache, plan).running():
         for part in torch.split(torch.tensor([list(prompt)], device=model.device), chunk or len(prompt), dim=1):
-            logits = model(input_ids=part, cache=cache, use_cache=True, logits_to_keep=1).logits
+            logits = model(input_ids=part, **passed(model, cache), use_cache=True, logits_to_keep=1).logits
         tokens, held = [choose(logits[0, -1].float())], [cache.held_bytes()]
         while len(tokens) < max_new_tokens and tokens[-1] not in ends:
             tokens.append(choose(_forward(model, tokens[-1:], cache)[-1]))
@@ -135,7 +136,7 @@ def teacher_forced(
         return Forced((), None)
     ids = torch.tensor([fed], device=model.device)
     with decoding(model, cache):
-        output = model(input_ids=ids, cache=cache, use_cache=True, output_hidden_states=True)
+        output = model(input_ids=ids, **passed(model, cache), use_cache=True, output_hidden_states=True)
     predicted = list(tokens) if before else list(tokens[1:])
     logits = output.logits[0, len(fed) - len(predicted) :].float()
     nll = torch.nn.functional.cross_entropy(logits, torch.tensor(predicted, device=logits.device), reduction="none")

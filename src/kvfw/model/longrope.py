@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
+from kvfw.model.versions import cache_name
 
 
 def table_switch(config: Any) -> int | None:
@@ -16,7 +19,9 @@ def table_switch(config: Any) -> int | None:
     return int(found if found is not None else config.max_position_embeddings)
 
 
-def check_switch(switch: int, count: int, layer: CompressedLayer | None, cache: CompressedCache) -> None:
+def check_switch(
+    switch: int, count: int, layer: CompressedLayer | None, cache: CompressedCache, model: PreTrainedModel
+) -> None:
     """A cache whose keys were rotated by one table cannot be continued with the other.
 
     Args:
@@ -24,16 +29,18 @@ def check_switch(switch: int, count: int, layer: CompressedLayer | None, cache: 
         count: new tokens of this forward.
         layer: the layer of the cache that they were just added to; None where the forward goes without it.
         cache: the cache.
+        model: the model that runs.
 
     Raises:
         UnsupportedError: this forward takes the cache across the switch, or ``generate`` left the cache behind there.
     """
     if layer is None:
         if count > switch >= cache.get_seq_length():
+            name = cache_name(model)
             raise UnsupportedError(
                 f"LongRoPE rotates by other frequencies beyond {switch} tokens, and this model's generate() drops its "
                 "cache there. Run a prompt that is longer through the model before it: model(input_ids[:, :-1], "
-                "cache=cache), then generate(input_ids, cache=cache). Other prompts belong outside kvfw.attach"
+                f"{name}=cache), then generate(input_ids, {name}=cache). Other prompts belong outside kvfw.attach"
             )
         return
     before = layer.seen - count

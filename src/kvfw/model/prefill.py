@@ -22,6 +22,7 @@ from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.parallel import map_layers
 from kvfw.model.plan import Plan
 from kvfw.model.session import Session, new_cache
+from kvfw.model.versions import passed
 from kvfw.model.waiting import clock_s
 
 
@@ -140,7 +141,7 @@ def prefill(
     started = clock_s(model.device)
     with session.running():
         for part in torch.split(ids, min(chunk or ids.shape[1], ids.shape[1]), dim=1):
-            logits = model(input_ids=part, cache=session.cache, use_cache=True, logits_to_keep=1).logits
+            logits = model(input_ids=part, **passed(model, session.cache), use_cache=True, logits_to_keep=1).logits
     seconds = clock_s(model.device) - started
     if unseen := [part.index for part in session.anatomy.compressible if part.index not in session.observations]:
         raise UnsupportedError(

@@ -26,6 +26,7 @@ from kvfw.model.masks import layer_mask
 from kvfw.model.plan import Plan, check_call
 from kvfw.model.support import fresh_layers
 from kvfw.model.switch import Attention, routed
+from kvfw.model.versions import cache_in
 
 
 def new_cache(model: PreTrainedModel) -> CompressedCache:
@@ -117,7 +118,7 @@ class Session:
 
     def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at a forward into our cache before it runs."""
-        if kwargs.get("cache", kwargs.get("past_key_values")) is not self.cache:
+        if cache_in(kwargs) is not self.cache:
             return
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs.get("inputs_embeds")
@@ -150,7 +151,7 @@ class Session:
         index = getattr(module, "layer_idx", None)
         layer = self._own_layer(index, key)
         if self._switch is not None:
-            check_switch(self._switch, query.shape[2], layer, self.cache)
+            check_switch(self._switch, query.shape[2], layer, self.cache, self.model)
         if layer is None:
             return self._attention(module)(module, query, key, value, attention_mask, **kwargs)
         assert isinstance(index, int)

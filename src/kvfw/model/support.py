@@ -6,6 +6,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from kvfw.errors import UnsupportedError
+from kvfw.model.versions import layer_configs
 
 #: Why layers of transformers' caches that are no list of keys and values cannot be compressed.
 _RECURRENT = "keeps a recurrent state of fixed size (linear attention, Mamba, RWKV) in place of keys and values"
@@ -33,7 +34,7 @@ def check_supported(
     """
     text: Any = config.get_text_config(decoder=True)
     _refuse_encoder_decoder(config, name)
-    if any(getattr(layer, "kv_lora_rank", None) for layer in text.per_layer_config):
+    if any(getattr(layer, "kv_lora_rank", None) for layer in layer_configs(text)):
         raise UnsupportedError(
             f"{name} has multi-head latent attention (MLA): keys are expanded from a shared latent vector and rotate "
             "other coordinates than the leading ones, which kvfw cannot undo"

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from kvfw.model.cache import CompressedCache
 from kvfw.model.decode import decoding, end_tokens
 from kvfw.model.layers import text_config
+from kvfw.model.versions import passed
 
 #: By dtype, how far apart the two best logits of a step must lie for the choice to be certain in a batch, as a fraction
 #: of the largest logit. A product of several rows rounds differently from that of one row: in float32 the logits of the
@@ -88,5 +89,5 @@ def greedy_together(
 
 
 def _last_logits(model: PreTrainedModel, cache: CompressedCache, ids: Tensor) -> Tensor:
-    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1).logits
+    logits: Tensor = model(input_ids=ids, **passed(model, cache), use_cache=True, logits_to_keep=1).logits
     return logits[:, -1].float()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kvfw.model.attach import attach
 from kvfw.model.random_llama import random_llama
+from kvfw.model.versions import passed
 from kvfw.verify.property import COMPOSED, Property
 from kvfw.verify.subject import Subject
 from kvfw.verify.tokenizer import SuiteTokenizer
@@ -51,15 +52,15 @@ def identity(subject: Subject) -> Verdict:
     with attach(
         model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
     ) as cache:
-        model(input_ids=ids[:, :TOKENS], cache=cache, use_cache=True)
-        seen: Tensor = model(input_ids=ids[:, TOKENS:], cache=cache, use_cache=True).logits
+        model(input_ids=ids[:, :TOKENS], **passed(model, cache), use_cache=True)
+        seen: Tensor = model(input_ids=ids[:, TOKENS:], **passed(model, cache), use_cache=True).logits
     off = float((seen - expected).abs().max())
     if not off <= TOLERANCE:
         return Failed(f"the full cache's logits within {TOLERANCE:g} at ratio 1", f"off by {off:.3g}")
     with attach(
         model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
     ) as cache:
-        text = _generated(ids[:, :TOKENS], cache=cache)
+        text = _generated(ids[:, :TOKENS], **passed(model, cache))
     plain = _generated(ids[:, :TOKENS])
     return PASSED if text == plain else Failed(f"the tokens {plain} at ratio 1", f"{text}")
 
@@ -72,7 +73,7 @@ def generates(subject: Subject) -> Verdict:
     with attach(
         model, subject.compose, ratio=4, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
     ) as cache:
-        text = _generated(ids, cache=cache)
+        text = _generated(ids, **passed(model, cache))
         # The last token is never fed.
         expected = SINKS + RECENT + (TOKENS - SINKS - RECENT) // 4 + NEW - 1
         counts = [cache.state(i).valid.sum(-1).flatten().tolist() for i in range(2)]
