@@ -110,3 +110,29 @@ def test_padding_neither_gives_nor_receives() -> None:
     assert float(with_sinks[..., :6].abs().max()) == 0.0
     assert not bool(with_sinks.isnan().any())
     torch.testing.assert_close(padded[..., 6:], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("block_elements", [1, 400, 2**22])
+def test_all_heads_at_once_as_on_an_accelerator(block_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = random_row(37, seed=1, group=3)
+    state, positions = state_of(row.keys, pad=4)
+    queries = torch.nn.functional.pad(row.queries, (0, 0, 4, 0))[None]
+    sinks = torch.linspace(-1, 3, row.queries.shape[0])
+    monkeypatch.setattr(module, "_at_once", lambda device, kv_heads: (kv_heads, block_elements))
+    found = column_sums(queries, positions, state, SCALE, (0, 5), softcap=1.5, sink_logits=sinks)
+    for local, sums in found.items():
+        expected = whole_matrix(row.queries, row.keys, local, 1.5, sinks)
+        torch.testing.assert_close(sums[0, :, 4:].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_queries_before_every_slot_add_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 1)
+    row = random_row(12, seed=1)
+    state, positions = state_of(row.keys)
+    late = KVState(*(part[:, :, 9:] for part in (state.keys, state.values, state.positions, state.mass, state.bias)))
+    found = column_sums(row.queries[None], positions, late, SCALE, (0,))[0]
+    # The last three queries see one, two and three slots.
+    assert float(found.sum()) == pytest.approx(3 * row.keys.shape[0], rel=1e-5)
+    torch.testing.assert_close(
+        column_sums(row.queries[None, :, 1:3], positions[:, 1:3], late, SCALE, (0,))[0], 0 * found
+    )

@@ -486,3 +486,10 @@ def test_heads_side_by_side_are_clustered_as_each_alone(heads: int, block: int |
         )
         assert torch.equal(found[head], alone.assignment)
     assert clusters_of_heads(x, weights, N, iters, block).tolist() == [list(range(N))] * heads
+
+
+def test_no_heads_have_no_clusters_and_the_identity_is_a_tensor_of_its_own() -> None:
+    assert clusters_of_heads(torch.zeros(0, 5, 2), torch.zeros(0, 5), 3, 8).shape == (0, 5)
+    identity = clusters_of_heads(torch.zeros(2, 3, 2), torch.ones(2, 3), 3, 8)
+    identity[0, 0] = 2
+    assert identity[1].tolist() == [0, 1, 2]

@@ -17,7 +17,7 @@ from helpers.observations import (
     slots_of,
 )
 from kvfw.core.observation import Needs, protect
-from kvfw.core.ops.slots import append, empty_like, gather, join, rows, take
+from kvfw.core.ops.slots import append, chosen_slots, empty_like, gather, join, rows, take
 from kvfw.core.state import KVState, exact_state
 from kvfw.errors import RunError
 
@@ -265,3 +265,9 @@ def test_rows_are_the_same_however_the_cache_lies_in_memory() -> None:
         assert torch.equal(rows(laid_out, index), expected[..., : laid_out.shape[3]])
     assert rows(x, index[..., :0]).shape == (2, 3, 0, 4)
     assert rows(x[:, :, :0], index[..., :0]).shape == (2, 3, 0, 4)
+
+
+def test_the_last_of_more_chosen_slots_than_fit() -> None:
+    chosen = torch.tensor([[[True, False, False, False], [True, True, True, False]]])
+    assert chosen_slots(chosen, 2).tolist() == [[[3, 0], [1, 2]]]
+    assert chosen_slots(chosen, 3).tolist() == [[[2, 3, 0], [0, 1, 2]]]

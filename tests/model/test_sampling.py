@@ -99,3 +99,19 @@ def test_generate_with_room_for_all_tokens_writes_as_without_kvfw(composition: s
         torch.manual_seed(0)
         with attach(tiny("llama"), composition, slots=slots, compress_every=7, sinks=4, recent=8) as cache:
             assert torch.equal(untyped.generate(ids, **passed(untyped, cache), **settings), plain) == same
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.5}, {"seed": -1}]
+)
+def test_numbers_outside_their_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+def test_the_nucleus_ends_where_a_sum_of_probabilities_reaches_it() -> None:
+    for seed in range(200):
+        given = torch.randn(50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        ranked = given.softmax(-1).sort(descending=True).values.cumsum(-1)
+        for count in (1, 7, 30):
+            assert int((nucleus(given, float(ranked[count - 1])) > 0).sum()) == count

@@ -1,5 +1,6 @@
 """How the next token is chosen from logits: the best one, or one drawn at random."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,14 +22,23 @@ class Sampling:
     """How tokens are chosen.
 
     Args:
-        temperature: logits are divided by it; 0 always takes the best token.
-        top_p: only the most likely tokens that together reach this probability may be drawn.
-        seed: where the random numbers start.
+        temperature: logits are divided by it, 0 or more; 0 always takes the best token.
+        top_p: only the most likely tokens that together reach this probability may be drawn; above 0, at most 1.
+        seed: where the random numbers start, 0 or more.
+
+    Raises:
+        ValueError: a number outside its range.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1 and self.seed >= 0):
+            raise ValueError(
+                f"{self}: temperature must be finite and 0 or more, top_p above 0 and at most 1, seed 0 or more"
+            )
 
     def chooser(self) -> Choose:
         """Chooses one response's tokens, one after the other.
@@ -38,12 +48,12 @@ class Sampling:
         """
         if self.temperature == 0:
             return best
-        # On the CPU whatever the model runs on, so that a seed means the same everywhere.
+        # On the CPU whatever device the model runs on, so that a seed means the same on all of them.
         noise = torch.Generator().manual_seed(self.seed)
 
         def drawn(logits: Tensor) -> int:
             # The largest is 0 before it is divided, which even the smallest temperature leaves finite.
-            cold = logits.double().cpu()
+            cold = logits.cpu().double()
             likely = nucleus((cold - cold.max()) / self.temperature, self.top_p)
             # The first of waiting times with rates p is i with probability p_i.
             return int((likely / torch.empty_like(likely).exponential_(generator=noise)).argmax())
@@ -60,5 +70,6 @@ def nucleus(logits: Float[Tensor, " V"], top_p: float) -> Float[Tensor, " V"]:
     if top_p == 1:
         return likely
     ranked, order = likely.sort(descending=True, stable=True)
-    ahead = ranked.cumsum(-1) - ranked
+    # What the tokens before each reach; a difference of sums would round once more.
+    ahead = torch.nn.functional.pad(ranked.cumsum(-1)[:-1], (1, 0))
     return likely.index_fill(0, order[ahead >= top_p], 0.0)

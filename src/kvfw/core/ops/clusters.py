@@ -52,6 +52,9 @@ def merge_clusters(
     Args:
         state, weights, budget: as a merger gets them.
         clusters_of: the rule, for one head at a time.
+
+    Raises:
+        ValueError: the rule named a cluster that there is not, or left one without tokens.
     """
 
     def of_heads(tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
@@ -92,8 +95,24 @@ def merge_heads(
                 alike[sizes[row][head], count].append((row, head))
     for (_, count), members in alike.items():
         tokens = _tokens(state, weights, members, floor)
-        _fill(merged, members, tokens, clusters_of(tokens, count), count)
+        assignment = clusters_of(tokens, count)
+        _check(assignment, count)
+        _fill(merged, members, tokens, assignment, count)
     return merged
+
+
+def _check(assignment: Int64[Tensor, "G n"], count: int) -> None:
+    """A cluster of another head, or one without tokens, would end in numbers that mean nothing.
+
+    Raises:
+        ValueError: an id outside 0 to ``count - 1``, or one that no token has.
+    """
+    low, high = (int(end) for end in assignment.aminmax())
+    if low < 0 or high >= count:
+        raise ValueError(f"a token was put into cluster {low if low < 0 else high}: they are numbered 0 to {count - 1}")
+    found = torch.zeros(len(assignment), count, dtype=torch.bool, device=assignment.device)
+    if not bool(found.scatter_(1, assignment, True).all()):
+        raise ValueError(f"one of the clusters 0 to {count - 1} has no token: every one must have at least one")
 
 
 def _tokens(

@@ -44,7 +44,8 @@ def column_sums(
     one more logit in the denominator, so that its row of A sums to less than 1.
     For a distance ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are taken block by block:
     O(block x N) memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and
-    only slots between its first and its last are masked. A query that sees no slot adds nothing.
+    only slots between its first and its last are masked. A query that sees no slot adds nothing. The sums are
+    statistics: no gradient flows through them.
 
     Args:
         queries: rotated queries, in order of position.
@@ -67,9 +68,7 @@ def column_sums(
     blind = sightless if bool(sightless.any()) else None
     slots = state.positions[:, :, None, None]
     sinks = None if sink_logits is None else sink_logits.float().view(kv_heads, group, 1, 1)
-    # A CPU multiplies many rows by the keys of one head faster than few rows by those of all heads.
-    on_cpu = queries.device.type == "cpu"
-    together, elements = (1, BLOCK_ELEMENTS) if on_cpu else (kv_heads, ACCELERATOR_BLOCK_ELEMENTS)
+    together, elements = _at_once(queries.device, kv_heads)
     rows_each = max(1, min(elements // (batch * group * together * width), count))
     # Asked for once: memory fresh from the system costs more than what is done in it.
     product, soft = queries.new_empty(2, batch * group * together * rows_each * width, dtype=torch.float32)
@@ -100,8 +99,17 @@ def column_sums(
     return {n: total / group for n, total in sums.items()}
 
 
+def _at_once(device: torch.device, kv_heads: int) -> tuple[int, int]:
+    """How many KV heads a block takes, and how many elements of attention it may have.
+
+    A CPU multiplies many rows by the keys of one head faster than few rows by those of all heads; an accelerator wants
+    all at once.
+    """
+    return (1, BLOCK_ELEMENTS) if device.type == "cpu" else (kv_heads, ACCELERATOR_BLOCK_ELEMENTS)
+
+
 def _blocks(query_positions: Float32[Tensor, "B n"], state: KVState, rows: int) -> Iterator[_Block]:
-    """The queries in blocks of ``rows``; blocks of padding only are left out."""
+    """The queries in blocks of ``rows``; blocks of padding only, or before every slot, are left out."""
     starts = list(range(0, query_positions.shape[1], rows))
     parts = torch.split(query_positions, rows, dim=1)
     first = torch.stack([part.masked_fill(part < 0, torch.inf).amin() for part in parts])
@@ -113,5 +121,5 @@ def _blocks(query_positions: Float32[Tensor, "B n"], state: KVState, rows: int) 
     end = torch.searchsorted(ascending.amin((0, 1)), last, right=True)
     table = zip(starts, parts, last.tolist(), seen.tolist(), end.tolist(), strict=True)
     for start, part, latest, before, after in table:
-        if latest >= 0:
+        if latest >= 0 and after > 0:
             yield _Block(start, start + part.shape[1], before, after)

@@ -67,9 +67,11 @@ def clusters_of_heads(
     if block is not None and block < 1:
         raise ValueError(f"block={block}: a block must have at least 1 token")
     x, weights = _plain(x), _plain(weights)
+    if heads == 0:
+        return torch.empty(0, N, dtype=torch.int64, device=x.device)
     a = torch.stack([_checked_weights(x[g], weights[g], clusters, iters, chunk) for g in range(heads)])
     if clusters >= N:
-        return torch.arange(N, device=x.device).expand(heads, N)
+        return torch.arange(N, device=x.device).repeat(heads, 1)
     blocks = [(N, clusters)] if block is None else _blocks(N, clusters, block)
     # How the means are taken is a head's own affair, too.
     together = heads if all(_even(head) for head in a) else 1
@@ -147,7 +149,10 @@ def _means(
 
 
 def _even(a: Float[Tensor, " N"]) -> bool:
-    """Whether the weights, scaled as :func:`_checked_weights` does it, need no scaling within clusters."""
+    """Whether the weights, scaled as :func:`_checked_weights` does it, need no scaling within clusters.
+
+    Blocks that go on alone may be even where all blocks together were not: their means have the same bits either way.
+    """
     return float(a.amin()) >= EVEN
 
 

@@ -28,8 +28,8 @@ def chosen_slots(chosen: Bool[Tensor, "B Hkv N"], width: int) -> Int64[Tensor, "
 
     With ``width`` the most chosen slots of any head, a head with fewer has slots that are not chosen on the left.
     """
-    if int(chosen.sum()) == width * (chosen.shape[0] * chosen.shape[1]):
-        # No head can have more, so all have as many: then there is nothing to sort.
+    if bool((chosen.sum(-1) == width).all()):
+        # Nothing to sort.
         return chosen.nonzero()[:, 2].view(*chosen.shape[:2], width)
     # A stable sort moves the chosen to the right and keeps their order.
     return chosen.to(torch.uint8).argsort(dim=-1, stable=True)[..., chosen.shape[-1] - width :]
@@ -47,9 +47,10 @@ def gather(state: KVState, index: Int64[Tensor, "B Hkv K"]) -> KVState:
 
 
 def rows(x: Float[Tensor, "B Hkv N D"], index: Int64[Tensor, "B Hkv K"]) -> Float[Tensor, "B Hkv K D"]:
-    """Rows ``index`` of every head, as a new tensor.
+    """Rows ``index`` of every head, from 0 on, as a new tensor; an index outside is not noticed.
 
-    Whole rows of a table are copied, several times faster than ``torch.gather`` looks up every number.
+    Whole rows of a table are copied, several times faster than ``torch.gather`` looks up every number. A tensor that is
+    laid out neither head by head nor token by token is copied as a whole first.
     """
     batch, heads, width, dim = x.shape
     row = torch.arange(batch, device=x.device)[:, None, None]
