@@ -236,3 +236,13 @@ def test_generate_compresses_while_answering(tiny_folder: Path, capsys: pytest.C
     assert "compress_every is 0" in capsys.readouterr().err
     assert run(["generate", TEXT, "--compose", "pinned", "--compress-every", "8", *model[:2]]) == 2
     assert "lexical features" in capsys.readouterr().err
+
+
+def test_a_short_prompt_may_grow_into_its_slots(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--model", str(tiny_folder), "--compose", "snapkv", "--max-new-tokens", "60", "--recent", "32"]
+    assert run(["generate", "A story", *few, "--slots", "48", "--compress-every", "8"]) == 0
+    assert "at most" in capsys.readouterr().out
+    # Without an answer that fills them, and for a part of a middle there is not, it is said at once.
+    for refused in (["--slots", "48"], ["--ratio", "4", "--compress-every", "8"]):
+        assert run(["generate", "A", *few, *refused]) == 2
+        assert "too short to compress" in capsys.readouterr().err

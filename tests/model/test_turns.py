@@ -29,7 +29,8 @@ def generate_cuts_turns() -> bool:
     first = generate(model, prompt(20), 2, cache=own)
 
     def look(module: nn.Module, args: object, given: dict[str, Any]) -> None:
-        right.append(given["attention_mask"].shape[1] == own.get_seq_length() + given["input_ids"].shape[1])
+        mask, so_far = given.get("attention_mask"), own.get_seq_length() + given["input_ids"].shape[1]
+        right.append(mask is None or mask.shape[1] == so_far)
 
     model.register_forward_pre_hook(look, with_kwargs=True)
     generate(model, torch.cat((prompt(20), first, prompt(9, seed=3)), dim=1), 1, cache=own, prefill_chunk_size=4)
@@ -196,3 +197,42 @@ def test_a_real_conversation_in_pieces_and_at_once(smollm: LoadedModel) -> None:
             assert state.mass.sum(-1).tolist() == [[271.0] * 3]
             assert state.width == 36 + (266 - 36) // 4 + 5
     assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("length", [LENGTH - 10, LENGTH, LENGTH + NEW - 2])
+def test_a_second_prompt_in_a_block_is_refused(name: str, length: int) -> None:
+    # generate takes it for the beginning of what was seen, and would feed its end at positions that are taken.
+    model = tiny(name)
+    with attach(model, "snapkv", ratio=4, **PROTECTED) as cache:
+        generate(model, prompt(LENGTH), NEW, cache=cache)
+        with pytest.raises(PromptError, match=r"up to position 76, .* the ids do not go on where it ends"):
+            generate(model, prompt(length, seed=9), NEW, cache=cache)
+
+
+def test_a_padded_second_prompt_is_refused_for_the_row_that_has_it() -> None:
+    model = tiny("llama")
+    ids, mask = prompt(LENGTH, rows=2), torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[1, :20] = 0
+    with attach(model, "snapkv", ratio=4, **PROTECTED) as cache, torch.inference_mode():
+        forward(model, ids, cache, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+        more = torch.cat((mask, torch.ones(2, 5, dtype=torch.int64)), dim=1)
+        after = torch.stack((torch.arange(70, 75), torch.arange(50, 55)))
+        forward(model, prompt(5, rows=2), cache, attention_mask=more, position_ids=after)
+        more = torch.cat((more, torch.ones(2, 5, dtype=torch.int64)), dim=1)
+        after = torch.stack((torch.arange(75, 80), torch.arange(54, 59)))
+        with pytest.raises(PromptError, match="up to position 54, and a new one is to stand at position 54"):
+            forward(model, prompt(5, rows=2), cache, attention_mask=more, position_ids=after)
+
+
+@pytest.mark.parametrize("options", [{"num_return_sequences": 3, "do_sample": True}, {"num_beams": 3}])
+def test_several_answers_to_a_cache_of_one_need_its_rows_repeated(options: dict[str, Any]) -> None:
+    model, ids = tiny("llama"), prompt(LENGTH)
+    with attach(model, "snapkv", ratio=4, **PROTECTED) as cache:
+        so_far = torch.cat((ids, generate(model, ids, NEW, cache=cache), prompt(5, seed=3)), dim=1)
+        with pytest.raises(PromptError, match=r"3 rows of tokens were fed to a cache of 1\. .*batch_repeat_interleave"):
+            generate(model, so_far, NEW, cache=cache, **options)
+    with attach(model, "snapkv", ratio=4, **PROTECTED) as cache:
+        generate(model, ids, NEW, cache=cache)
+        cache.batch_repeat_interleave(3)
+        assert generate(model, so_far.repeat(3, 1), NEW, cache=cache).shape == (3, NEW)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kvfw.core.allocate import Uniform
@@ -10,6 +11,7 @@ from kvfw.core.compressor import Compressor
 from kvfw.core.interfaces import Allocator
 from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs
+from kvfw.core.state import KVState
 from kvfw.errors import BudgetError, PromptError, UnsupportedError
 
 
@@ -101,3 +103,28 @@ def check_call(new: int, seen: int, mask: Any) -> None:
             f"the attention mask speaks of {mask.shape[1]} tokens; the cache has seen {seen} and {new} are new, so "
             f"pass {over_all}"
         )
+
+
+def check_goes_on(state: KVState, positions: Tensor, real: Tensor | None) -> None:
+    """New tokens must stand after those in the cache: else the cache is of another text than the ids.
+
+    ``generate`` counts on a cache to hold the beginning of the ids it is given, and slices them by its length.
+
+    Args:
+        state: the slots of the tokens before.
+        positions: ``[B, n]``, of the new tokens.
+        real: ``[B, n]``, False for padding among them; None if there is none.
+
+    Raises:
+        PromptError: a row's first new token stands at or before its last one.
+    """
+    first = (positions if real is None else positions.masked_fill(~real, torch.inf)).amin(1)
+    last = state.positions.amax((1, 2))
+    if bool((first > last).all()):
+        return
+    row = int((first <= last).nonzero()[0])
+    raise PromptError(
+        f"the cache holds tokens up to position {last[row]:.0f}, and a new one is to stand at position "
+        f"{first[row]:.0f}: the ids do not go on where it ends. For a further turn pass generate all ids so far, the "
+        "answer's too, with the new ones; a new prompt needs a block of its own"
+    )

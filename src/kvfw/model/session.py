@@ -23,7 +23,7 @@ from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.layers import Anatomy, Layer, anatomy, text_config
 from kvfw.model.longrope import check_switch, table_switch
 from kvfw.model.masks import layer_mask
-from kvfw.model.plan import Plan, check_call
+from kvfw.model.plan import Plan, check_call, check_goes_on
 from kvfw.model.support import fresh_layers
 from kvfw.model.switch import Attention, routed
 from kvfw.model.versions import cache_in
@@ -161,7 +161,10 @@ class Session:
                 "prompt in its place; after compression slots have other places, so kvfw cannot stand in for it"
             )
         count = query.shape[2]
-        layer.place(self._positions(layer, query, kwargs), self._real(count))
+        positions, real = self._positions(layer, query, kwargs), self._real(count)
+        if index == self.anatomy.compressible[0].index and layer.seen > count:
+            check_goes_on(layer.state, positions, real)
+        layer.place(positions, real)
         self._keep_window(query, layer)
         if not layer.compressed or self.plan.again:
             self._add_sums(query, layer, kwargs)

@@ -47,7 +47,10 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     choose_dtype(config.dtype, device)
     tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
     ids = _ids(tokenizer, config)
-    check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, config.amounts())
+    # Slots may outnumber a prompt's tokens where the answer fills them.
+    filled_up = config.compress_every is not None
+    amounts = tuple(amount for amount in config.amounts() if not (filled_up and amount.kind == "slots"))
+    check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, amounts)
     model_config = load_config(source, trust_remote_code=config.trust_remote_code)
     check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, model_config)
     plans = [_plan(one, config, tokenizer) for one in bound]
