@@ -104,6 +104,57 @@ def test_a_refused_model_says_why(config: str, reason: str, tmp_path: Path, caps
     assert said[1] == f"refused: {values['refused']}"
 
 
+# What a configuration says that transformers can make nothing of, the file it starts from, and a word of the answer.
+LLAMA_2 = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2}
+GEMMA = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 6}
+QWEN = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2}
+PHI = {
+    "model_type": "phi3",
+    "architectures": ["Phi3ForCausalLM"],
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 131072,
+    "original_max_position_embeddings": 4096,
+}
+BROKEN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (LLAMA_2, {"num_attention_heads": 7}, "attention heads"),
+    (LLAMA_2, {"num_attention_heads": 0}, "ZeroDivisionError"),
+    (LLAMA_2, {"rope_scaling": {"rope_type": "yarn"}}, "factor"),
+    (LLAMA_2, {"rope_scaling": {"rope_type": "nosuch", "factor": 2.0}}, "KeyError: 'nosuch'"),
+    (LLAMA_2, {"rope_theta": "x"}, "TypeError"),
+    (LLAMA_2, {"num_key_value_heads": 0}, "ZeroDivisionError"),
+    (LLAMA_2, {"head_dim": 7}, "config.json"),
+    (LLAMA_2, {"hidden_size": "big"}, "hidden_size"),
+    (LLAMA_2, {"hidden_size": 10**12, "num_attention_heads": 1}, "config.json"),
+    (LLAMA_2, {"num_hidden_layers": -2}, "num_hidden_layers is -2 and must be 1 or more"),
+    (LLAMA_2, {"num_hidden_layers": 0}, "has no layers: num_hidden_layers is 0"),
+    (LLAMA_2, {"dtype": "float7"}, "float7"),
+    (LLAMA_2, {"architectures": 3}, "architectures in config.json .* is 3"),
+    (LLAMA_2, {"architectures": [3]}, "must be a list of class names"),
+    (GEMMA, {"sliding_window": None}, "TypeError"),
+    (GEMMA, {"layer_types": ["full_attention"]}, "layer_types"),
+    (QWEN, {"layer_types": ["nosuch", "nosuch"]}, "layer_types"),
+    (PHI, {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "config.json"),
+]
+
+
+@pytest.mark.parametrize(("base", "fault", "word"), BROKEN, ids=[str(fault)[:50] for _, fault, _ in BROKEN])
+def test_a_configuration_that_transformers_cannot_use_is_one_error(
+    base: dict[str, Any], fault: dict[str, Any], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(base))
+    assert run(["models", "check", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (tmp_path / "config.json").write_text(json.dumps(base | fault))
+    # Refused once its layers were to be made (1), or already where it was read (2).
+    assert run(["models", "check", str(tmp_path)]) in (1, 2)
+    both = capsys.readouterr()
+    said = both.out + both.err
+    assert re.search(word, said)
+    assert str(tmp_path) in said
+    assert "config.json" in said
+    assert "Traceback" not in said
+
+
 def test_eval_refuses_the_same_before_weights_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = save(tmp_path, "DeepseekV3Config")
     # No weights at all: were they asked for, the error would be another.

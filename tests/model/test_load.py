@@ -220,6 +220,30 @@ def test_broken_config_is_one_error(llama: Path) -> None:
         load_config(str(llama))
 
 
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        ({"rope_parameters": {"rope_type": "nosuch", "factor": 2.0}}, "KeyError: 'nosuch'"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "TypeError"),
+        ({"num_key_value_heads": 0}, "ZeroDivisionError"),
+        ({"num_attention_heads": 3}, "attention heads"),
+        ({"dtype": "float7"}, "float7"),
+    ],
+)
+def test_a_value_that_transformers_cannot_use_is_one_error(llama: Path, fault: dict[str, Any], word: str) -> None:
+    change_config(llama, **fault)
+    with pytest.raises(UnsupportedError, match=word) as refused:
+        load_model(str(llama), device="cpu")
+    assert "Look at config.json" in str(refused.value)
+    assert "'" + str(llama) + "'" in str(refused.value)
+
+
+def test_a_broken_tokenizer_is_one_error_about_its_own_files(llama: Path) -> None:
+    (llama / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(UnsupportedError, match="the tokenizer files of"):
+        load_tokenizer(str(llama))
+
+
 def test_broken_weights_are_one_error(llama: Path) -> None:
     (llama / "model.safetensors").write_bytes(b"garbage" * 10)
     with pytest.raises(UnsupportedError, match="cannot be loaded"):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tiny_models import build, prompt
 
-from kvfw.errors import BudgetError, UnsupportedError
+from kvfw.core.allocate import Uniform
+from kvfw.errors import BudgetError, KvfwError, OptionError, UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.versions import passed
 
@@ -36,4 +37,19 @@ def test_prompt_tokens_is_at_least_one() -> None:
         pytest.raises(BudgetError, match="prompt_tokens is 0"),
         attach(build("llama"), "snapkv", ratio=4, prompt_tokens=0),
     ):
+        pytest.fail("attached")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        *(({"prompt_tokens": value}, BudgetError, "prompt_tokens is .* whole number") for value in (1.5, True, "a")),
+        ({"allocator": 3}, OptionError, "allocator is 3; it is an object with a method allocate"),
+        ({"allocator": Uniform}, OptionError, "allocator is <class"),
+        ({"registry": {}}, OptionError, "registry is {}; it is a kvfw registry"),
+        ({"recompress": "yes"}, OptionError, "recompress is 'yes'; it is True or False"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused_at_once(options: Any, error: type[KvfwError], words: str) -> None:
+    with pytest.raises(error, match=words), attach(build("llama"), "snapkv", ratio=4, **options):
         pytest.fail("attached")

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import Ragged, build, forward, generate, prompt, same_bits, stored, text_ids, tiny
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 import kvfw
-from kvfw.errors import BudgetError, KvfwError, RunError, SpecError, StoreError, UnsupportedError
+from kvfw.errors import BudgetError, KvfwError, OptionError, RunError, SpecError, StoreError, UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
 from kvfw.model.load import LoadedModel
@@ -230,6 +230,30 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
         kvfw.save_cache(copied, tmp_path / "kv")
     with pytest.raises(UnsupportedError, match="not in memory any more"), attach(model, cache=copied):
         pytest.fail("attached")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"x", [], "", "a\0b"])
+def test_a_path_that_is_none_is_refused(saved: Path, wrong: Any) -> None:
+    model = tiny("llama")
+    cache = kvfw.load_cache(model, saved)
+    with pytest.raises(OptionError, match=r"save_cache was given the path .* name of a file"):
+        kvfw.save_cache(cache, wrong)
+    with pytest.raises(OptionError, match=r"load_cache was given the path .* name of a file"):
+        kvfw.load_cache(model, wrong)
+
+
+def test_something_else_than_a_cache_or_a_model_is_refused(saved: Path, tmp_path: Path) -> None:
+    others: list[Any] = [None, 3, DynamicCache(), tiny("llama")]
+    for other in others:
+        with pytest.raises(UnsupportedError, match=f"save_cache takes a cache .*, not {type(other).__name__}"):
+            kvfw.save_cache(other, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    others = [None, 3, "smollm2-135m", torch.nn.Linear(2, 2)]
+    for other in others:
+        with pytest.raises(
+            UnsupportedError, match=f"load_cache takes a transformers model, not {type(other).__name__}"
+        ):
+            kvfw.load_cache(other, saved)
 
 
 def test_what_cannot_be_taken_up_is_refused(saved: Path) -> None:

@@ -15,7 +15,7 @@ from kvfw.core.interfaces import Allocator
 from kvfw.core.observation import Needs
 from kvfw.core.registry import Registry
 from kvfw.core.spec import Composition, parse
-from kvfw.errors import BudgetError, SpecError, UnsupportedError
+from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
 from kvfw.model.cache import CompressedCache
 from kvfw.model.fingerprint import check_same_model
 from kvfw.model.plan import Plan
@@ -81,8 +81,9 @@ def attach(
         The cache to pass to ``generate`` or to the model's forward.
 
     Raises:
-        SpecError, BudgetError, UnsupportedError: before the model runs. While it runs: BudgetError for a prompt without
-            room for its amount, RunError for keys that are not finite, UnsupportedError for what cannot be done right.
+        SpecError, BudgetError, OptionError, UnsupportedError: before the model runs. While it runs: BudgetError for a
+            prompt without room for its amount, RunError for keys that are not finite, UnsupportedError for what
+            cannot be done right.
     """
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedError(
@@ -131,9 +132,10 @@ def _plan(
     """What a block is to do.
 
     Raises:
-        SpecError, BudgetError, UnsupportedError: a request that is wrong in itself.
+        SpecError, BudgetError, OptionError, UnsupportedError: a request that is wrong in itself.
     """
     check_counts(sinks, recent)
+    _check_options(later["prompt_tokens"], later["recompress"], allocator, registry)
     if composition is None:
         asked = {**amounts, **later}
         if named := [f"{name}=" for name, value in asked.items() if value is not None and value is not False]:
@@ -151,6 +153,28 @@ def _plan(
         vocabulary=tokenizer,
         **later,
     )
+
+
+def _check_options(prompt_tokens: object, recompress: object, allocator: object, registry: object) -> None:
+    """Refuses values of a wrong kind, which would fail late or mean something else.
+
+    Raises:
+        BudgetError: a number of tokens is none.
+        OptionError: another option is not what it should be.
+    """
+    whole = isinstance(prompt_tokens, int) and not isinstance(prompt_tokens, bool)
+    if prompt_tokens is not None and not whole:
+        raise BudgetError(
+            f"prompt_tokens is {prompt_tokens!r}; it is the prompt's length in tokens, a whole number of 1 or more"
+        )
+    if not isinstance(recompress, bool):
+        raise OptionError(f"recompress is {recompress!r}; it is True or False")
+    if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):
+        raise OptionError(
+            f"allocator is {allocator!r}; it is an object with a method allocate(total, kv_heads), or None for uniform"
+        )
+    if registry is not None and not isinstance(registry, Registry):
+        raise OptionError(f"registry is {registry!r}; it is a kvfw registry of parts, or None for the installed parts")
 
 
 def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:

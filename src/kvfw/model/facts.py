@@ -141,7 +141,7 @@ def inspect_config(
 def _layers(config: PreTrainedConfig, name: str, trust_remote_code: bool) -> tuple[LayerFacts, ...]:
     check_kind(config, name)
     check_supported(config, name, causal_class(config))
-    return layer_facts(skeleton(config, trust_remote_code=trust_remote_code))
+    return layer_facts(skeleton(config, name, trust_remote_code=trust_remote_code))
 
 
 def layer_facts(model: PreTrainedModel) -> tuple[LayerFacts, ...]:

@@ -18,6 +18,7 @@ from kvfw.core.parts import Kind, PartSpec
 from kvfw.core.registry import Registry, default_registry
 from kvfw.errors import KvfwError, OptionError, RunError, UnknownNameError, UnsupportedError
 from kvfw.model.bars import without_bars
+from kvfw.model.broken import cannot_be_used
 from kvfw.model.embedded import EMBEDDED, embedded_folder, ensure_embedded
 from kvfw.model.fetch_hub import HubAnswer, HubQuestion, ask_hub, explain_hub_failure
 
@@ -124,7 +125,8 @@ def load_config(
     Raises:
         UnknownNameError: no such model.
         FetchError: it could not be downloaded.
-        UnsupportedError: it is not a causal language model that transformers knows, or one that kvfw cannot compress.
+        UnsupportedError: it is not a causal language model that transformers knows, one that kvfw cannot compress, or
+            has a configuration that transformers cannot use.
     """
     return _checked_config(_place(source, ask), trust_remote_code)
 
@@ -371,13 +373,24 @@ def _read_config(place: _Place, trust_remote_code: bool) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             place.location, trust_remote_code=trust_remote_code, local_files_only=place.local_only
         )
+    _check_architectures(config, place.source.name)
     return config
+
+
+def _check_architectures(config: PreTrainedConfig, name: str) -> None:
+    """transformers keeps whatever stands there."""
+    found: object = getattr(config, "architectures", None)
+    if found is not None and not (isinstance(found, list) and all(isinstance(one, str) for one in found)):
+        raise UnsupportedError(
+            f"architectures in config.json of {name!r} is {found!r}; it must be a list of class names, such as "
+            '["LlamaForCausalLM"]'
+        )
 
 
 def _read_tokenizer(place: _Place, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    with _explained(place):
+    with _explained(place, "the tokenizer files"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             place.location,
             trust_remote_code=trust_remote_code,
@@ -413,8 +426,8 @@ def _no_device(text: str, reason: str) -> OptionError:
 
 
 @contextmanager
-def _explained(place: _Place) -> Iterator[None]:
-    """Turn what transformers raises about a model's files into one error for the user."""
+def _explained(place: _Place, files: str = "config.json") -> Iterator[None]:
+    """Turn what transformers raises about a model's files into one error for the user; ``files`` are read in it."""
     from safetensors import SafetensorError
 
     try:
@@ -432,3 +445,6 @@ def _explained(place: _Place) -> Iterator[None]:
         if place.source.kind == "hub":
             raise explain_hub_failure(place.source.name, place.answer, error) from error
         raise UnsupportedError(f"{place.source.name!r} ({place.location}) cannot be loaded: {error}") from error
+    except Exception as error:
+        # What transformers raises for a value it cannot use is of any kind.
+        raise cannot_be_used(repr(place.source.name), error, files) from error

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.state import KVState
-from kvfw.errors import RunError, UnsupportedError
+from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.fingerprint import Fingerprint, differences, fingerprint
 from kvfw.model.layers import attention_modules
@@ -56,10 +56,15 @@ def save_cache(cache: CompressedCache, path: str | Path) -> None:
         path: the file; one that is there is replaced.
 
     Raises:
-        UnsupportedError: nothing was compressed in it, or its model is not in memory any more.
+        UnsupportedError: it is no cache of kvfw, nothing was compressed in it, or its model is not in memory any more.
+        OptionError: the path is none.
         StoreError: the file cannot be written.
     """
-    write_atomic(Path(path), to_bytes(cache))
+    if not isinstance(cache, CompressedCache):
+        raise UnsupportedError(
+            f"save_cache takes a cache that kvfw.attach or kvfw.load_cache gave, not {type(cache).__name__}"
+        )
+    write_atomic(_file("save_cache", path), to_bytes(cache))
 
 
 def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
@@ -72,15 +77,31 @@ def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
         path: the file.
 
     Raises:
-        UnsupportedError: another model made it; the message names what differs.
+        UnsupportedError: another model made it; the message names what differs. Or ``model`` is no model.
+        OptionError: the path is none.
         SavedCacheError: the file cannot be read, or is none of :func:`save_cache`.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedError(
+            f"load_cache takes a transformers model, not {type(model).__name__}; of what load_model returns, pass "
+            ".model"
+        )
+    file = _file("load_cache", path)
     try:
-        with Path(path).open("rb"):
+        with file.open("rb"):
             pass
     except OSError as error:
         raise SavedCacheError(f"cannot read a saved cache from {path}: {cause(error)}") from None
     return from_file(model, str(path))
+
+
+def _file(function: str, path: str | Path) -> Path:
+    """Raises:
+    OptionError: no path of a file.
+    """
+    if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
+        raise OptionError(f"{function} was given the path {path!r}; it is the name of a file, as text or as a Path")
+    return Path(path)
 
 
 def to_bytes(cache: CompressedCache) -> bytes:

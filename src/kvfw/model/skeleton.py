@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from kvfw.errors import UnsupportedError
+from kvfw.model.broken import made_by_transformers
 from kvfw.model.layers import attention_modules
 
 
@@ -21,20 +22,25 @@ class _Zeros(nn.Module):
         return x.new_zeros(*x.shape[:-1], self.out_features)
 
 
-def skeleton(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> PreTrainedModel:
+def skeleton(config: PreTrainedConfig, name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     """The model of a configuration, in its real shape; only what turns keys is there, all else takes no memory.
 
     Its projections are zero. It can be looked at (:func:`kvfw.model.layers.anatomy`), not run.
 
+    Args:
+        config: of the whole model.
+        name: what errors call the model.
+        trust_remote_code: let code that comes with the model run.
+
     Raises:
-        UnsupportedError: its rotary module cannot be made without the model.
+        UnsupportedError: transformers cannot make a model of it, or its rotary module not without the model.
     """
     maker: Any = AutoModelForCausalLM
-    with torch.device("meta"):
+    with made_by_transformers(name), torch.device("meta"):
         model: PreTrainedModel = maker.from_config(config, trust_remote_code=trust_remote_code)
-    for name, module in list(model.named_modules()):
-        if name.split(".")[-1].startswith("rotary_emb") and hasattr(module, "config"):
-            model.set_submodule(name, _remade(module))
+    for path, module in list(model.named_modules()):
+        if path.split(".")[-1].startswith("rotary_emb") and hasattr(module, "config"):
+            model.set_submodule(path, _remade(module))
     for attention in attention_modules(model):
         _materialise(attention)
     model.eval()

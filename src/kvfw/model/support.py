@@ -6,6 +6,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from kvfw.errors import UnsupportedError
+from kvfw.model.broken import made_by_transformers
 from kvfw.model.versions import layer_configs
 
 #: Why layers of transformers' caches that are no list of keys and values cannot be compressed.
@@ -30,11 +31,20 @@ def check_supported(
         model_class: its class, where it is known.
 
     Raises:
-        UnsupportedError: an architecture kvfw cannot compress correctly, with the reason.
+        UnsupportedError: an architecture kvfw cannot compress correctly, with the reason; or a configuration that
+            transformers itself cannot use.
     """
-    text: Any = config.get_text_config(decoder=True)
+    with made_by_transformers(name):
+        text: Any = config.get_text_config(decoder=True)
     _refuse_encoder_decoder(config, name)
-    if any(getattr(layer, "kv_lora_rank", None) for layer in layer_configs(text)):
+    count = getattr(text, "num_hidden_layers", None)
+    if isinstance(count, int) and count < 1:
+        raise UnsupportedError(
+            f"{name} has no layers: num_hidden_layers is {count} and must be 1 or more; look at its config.json"
+        )
+    with made_by_transformers(name):
+        configs = layer_configs(text)
+    if any(getattr(layer, "kv_lora_rank", None) for layer in configs):
         raise UnsupportedError(
             f"{name} has multi-head latent attention (MLA): keys are expanded from a shared latent vector and rotate "
             "other coordinates than the leading ones, which kvfw cannot undo"
@@ -43,7 +53,8 @@ def check_supported(
         raise UnsupportedError(f"{name} {_RECURRENT}, which kvfw cannot compress")
     if model_class is not None and not getattr(model_class, "_supports_attention_backend", False):
         raise UnsupportedError(f"{name} does not use transformers' attention interface, so kvfw cannot see its queries")
-    layers = fresh_layers(config)
+    with made_by_transformers(name):
+        layers = fresh_layers(config)
     kinds = [compressible(layer, name, index) for index, layer in enumerate(layers)]
     if not any(kinds):
         raise UnsupportedError(
