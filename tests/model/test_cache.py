@@ -233,3 +233,12 @@ def test_growing_a_cache_leaves_its_sibling_alone() -> None:
     assert all(same_bits(second.state(i), fresh.state(i)) for i in (1, 3))
     assert all(torch.equal(stored(second, i)[0], stored(fresh, i)[0]) for i in (0, 2))
     assert second.get_seq_length() == LENGTH
+
+
+def test_a_report_of_several_rows_says_what_each_holds() -> None:
+    model, mask = tiny("llama"), torch.ones(3, 60, dtype=torch.int64)
+    mask[0, :59], mask[1, :30] = 0, 0
+    with attach(model, "snapkv", ratio=2, sinks=4, recent=8) as cache, torch.inference_mode():
+        forward(model, prompt(60, rows=3), cache, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+    assert {layer.slots for layer in cache.report().layers} == {(1, 1, 21, 21, 36, 36)}
+    assert "1 21 36 " in str(cache.report())

@@ -246,7 +246,7 @@ def _own(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer holds: slots per KV head (row 0), bytes of keys and values, bytes of the rest, seconds spent."""
+    """What one layer holds: slots of every KV head, row by row; bytes of keys and values, and of the rest; seconds."""
 
     layer: int
     slots: tuple[int, ...]
@@ -281,7 +281,9 @@ class CacheReport:
     def __str__(self) -> str:
         lines = [f"{'layer':>5}  {'slots per KV head':<24} {'KV MB':>8} {'overhead MB':>12} {'compress s':>11}"]
         for layer in self.layers:
-            slots = " ".join(map(str, sorted(set(layer.slots)))) + ("" if layer.compressed else "  (not compressed)")
+            found = sorted(set(layer.slots))
+            slots = " ".join(map(str, found)) if len(found) <= 4 else f"{found[0]} to {found[-1]}"
+            slots += "" if layer.compressed else "  (not compressed)"
             lines.append(
                 f"{layer.layer:>5}  {slots:<24} {layer.kv_bytes / 2**20:>8.3f} {layer.overhead_bytes / 2**20:>12.3f} "
                 f"{layer.compress_s:>11.4f}"
@@ -394,14 +396,14 @@ class CompressedCache(Cache):
     def _layer_report(self, index: int) -> LayerReport:
         layer = self.layers[index]
         if isinstance(layer, CompressedLayer) and layer.stored:
-            slots = tuple(int(n) for n in layer.state.valid[0].sum(-1))
+            slots = tuple(layer.state.valid.sum(-1).flatten().tolist())
             state = layer.state
             return LayerReport(
                 index, slots, state.kv_bytes, state.overhead_bytes, self.compress_s[index], layer.compressed
             )
         if layer.keys is None or layer.values is None:
             return LayerReport(index, (), 0, 0, 0.0, False)
-        slots = (layer.keys.shape[2],) * layer.keys.shape[1]
+        slots = (layer.keys.shape[2],) * (layer.keys.shape[0] * layer.keys.shape[1])
         return LayerReport(index, slots, _storage_bytes(layer), 0, 0.0, False)
 
 
