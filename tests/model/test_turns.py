@@ -11,7 +11,7 @@ from tiny_models import Ragged, build, close, forward, generate, prompt, text_id
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from kvfw.errors import BudgetError, PromptError, UnsupportedError
+from kvfw.errors import BudgetError, PromptError, RequestError, UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
 from kvfw.model.load import LoadedModel
@@ -206,7 +206,10 @@ def test_a_second_prompt_in_a_block_is_refused(name: str, length: int) -> None:
     model = tiny(name)
     with attach(model, "snapkv", ratio=4, **PROTECTED) as cache:
         generate(model, prompt(LENGTH), NEW, cache=cache)
-        with pytest.raises(PromptError, match=r"up to position 76, .* the ids do not go on where it ends"):
+        # Older transformers feed its middle, with a mask that is too short: that is refused first.
+        with pytest.raises(
+            RequestError, match=r"up to position 76, .* the ids do not go on|the attention mask speaks of"
+        ):
             generate(model, prompt(length, seed=9), NEW, cache=cache)
 
 
