@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 CHUNK = 2**19
-"""Default size, in elements, of the largest token-by-centre block held at once: 2 MiB of float32. Measured on three heads
-of 2387 tokens and 149 clusters, a half and a quarter of it are as fast, twice to eight times a tenth to a third slower."""
+"""Default size, in elements, of the largest token-by-centre block held at once: 2 MiB of float32. Measured on heads of
+2387 tokens and 149 clusters, a half and a quarter of it are as fast, twice to eight times up to a third slower."""
 
 
 class Blocks:
