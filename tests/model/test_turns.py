@@ -228,9 +228,26 @@ def test_a_padded_second_prompt_is_refused_for_the_row_that_has_it() -> None:
             forward(model, prompt(5, rows=2), cache, attention_mask=more, position_ids=after)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_refused_forward_leaves_the_cache_as_it_was(name: str) -> None:
+    model, ids = tiny(name), prompt(LENGTH)
+    answers = []
+    for refused in (False, True):
+        with attach(model, "snapkv", ratio=4, **PROTECTED) as cache:
+            so_far = torch.cat((ids, generate(model, ids, NEW, cache=cache), prompt(5, seed=3)), dim=1)
+            if refused:
+                with pytest.raises(RequestError):
+                    generate(model, prompt(LENGTH - 10, seed=9), NEW, cache=cache)
+                with pytest.raises(PromptError, match="3 rows"):
+                    generate(model, so_far, NEW, cache=cache, num_beams=3)
+            answers.append(generate(model, so_far, NEW, cache=cache))
+    assert torch.equal(*answers)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("options", [{"num_return_sequences": 3, "do_sample": True}, {"num_beams": 3}])
-def test_several_answers_to_a_cache_of_one_need_its_rows_repeated(options: dict[str, Any]) -> None:
-    model, ids = tiny("llama"), prompt(LENGTH)
+def test_several_answers_to_a_cache_of_one_need_its_rows_repeated(name: str, options: dict[str, Any]) -> None:
+    model, ids = tiny(name), prompt(LENGTH)
     with attach(model, "snapkv", ratio=4, **PROTECTED) as cache:
         so_far = torch.cat((ids, generate(model, ids, NEW, cache=cache), prompt(5, seed=3)), dim=1)
         with pytest.raises(PromptError, match=r"3 rows of tokens were fed to a cache of 1\. .*batch_repeat_interleave"):

@@ -135,7 +135,7 @@ def _plan(
         SpecError, BudgetError, OptionError, UnsupportedError: a request that is wrong in itself.
     """
     check_counts(sinks, recent)
-    _check_options(later["prompt_tokens"], later["recompress"], allocator, registry)
+    _check_options(later["recompress"], allocator, registry)
     if composition is None:
         asked = {**amounts, **later}
         if named := [f"{name}=" for name, value in asked.items() if value is not None and value is not False]:
@@ -155,18 +155,12 @@ def _plan(
     )
 
 
-def _check_options(prompt_tokens: object, recompress: object, allocator: object, registry: object) -> None:
+def _check_options(recompress: object, allocator: object, registry: object) -> None:
     """Refuses values of a wrong kind, which would fail late or mean something else.
 
     Raises:
-        BudgetError: a number of tokens is none.
-        OptionError: another option is not what it should be.
+        OptionError: naming the option.
     """
-    whole = isinstance(prompt_tokens, int) and not isinstance(prompt_tokens, bool)
-    if prompt_tokens is not None and not whole:
-        raise BudgetError(
-            f"prompt_tokens is {prompt_tokens!r}; it is the prompt's length in tokens, a whole number of 1 or more"
-        )
     if not isinstance(recompress, bool):
         raise OptionError(f"recompress is {recompress!r}; it is True or False")
     if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvfw.core.state import KVState, exact_state
-from kvfw.errors import BudgetError, PromptError, UnsupportedError
+from kvfw.errors import BudgetError, UnsupportedError
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -96,7 +96,6 @@ class CompressedLayer(CacheLayerMixin):
         Inside a session their positions are added by :meth:`place`, once attention knows them.
 
         Raises:
-            PromptError: another number of rows than are stored.
             UnsupportedError: the cache is used outside ``attach`` where plain attention would be silently wrong, or
                 the model's attention does not go through the attention interface.
         """
@@ -110,12 +109,6 @@ class CompressedLayer(CacheLayerMixin):
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if self.keys is not None and len(self.keys) != len(key_states):
-            rows, fed = len(self.keys), len(key_states)
-            raise PromptError(
-                f"{fed} rows of tokens were fed to a cache of {rows}. For several answers to what it holds, beams too, "
-                "repeat its rows first: cache.batch_repeat_interleave(n); other prompts need a block of their own"
-            )
         if self.keys is None or self.values is None:
             self.keys, self.values = _own(key_states), _own(value_states)
         else:

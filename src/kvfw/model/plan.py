@@ -46,8 +46,11 @@ class Plan:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
-        if self.prompt_tokens is not None and self.prompt_tokens < 1:
-            raise BudgetError(f"prompt_tokens is {self.prompt_tokens}; it is the prompt's length in tokens, 1 or more")
+        if self.prompt_tokens is not None and not _is_count(self.prompt_tokens):
+            raise BudgetError(
+                f"prompt_tokens is {self.prompt_tokens!r}; it is the prompt's length in tokens, a whole number of 1 or "
+                "more"
+            )
         if self.needs.lexical and self.vocabulary is None:
             raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
         if self.compress_every is not None:
@@ -67,7 +70,7 @@ class Plan:
             )
 
     def _check_every(self, every: object) -> None:
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        if not _is_count(every):
             raise BudgetError(f"compress_every is {every!r}; it is a whole number of tokens, 1 or more")
         if self.compressor is not None and self.compressor.amount.kind == "slots":
             self.compressor.amount.standing_slots(1, self.sinks, self.recent)
@@ -76,6 +79,11 @@ class Plan:
     def again(self) -> bool:
         """Whether there may be compressions after the first."""
         return self.recompress or self.compress_every is not None
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is a whole number of 1 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def check_call(new: int, seen: int, mask: Any) -> None:
@@ -105,21 +113,38 @@ def check_call(new: int, seen: int, mask: Any) -> None:
         )
 
 
-def check_goes_on(state: KVState, positions: Tensor, real: Tensor | None) -> None:
-    """New tokens must stand after those in the cache: else the cache is of another text than the ids.
+def text_positions(position_ids: Tensor, count: int) -> Tensor:
+    """Positions ``[B or 1, count]`` float32 of the last tokens; ids of several axes agree on all of them for text."""
+    ids = position_ids[0] if position_ids.ndim == 3 else position_ids
+    return ids[:, -count:].to(torch.float32)
+
+
+def check_goes_on(state: KVState, given: Tensor, position_ids: Any, mask: Any) -> None:
+    """A later forward must go on where the cache ends: else the cache is of another text, or of other rows.
 
     ``generate`` counts on a cache to hold the beginning of the ids it is given, and slices them by its length.
 
     Args:
-        state: the slots of the tokens before.
-        positions: ``[B, n]``, of the new tokens.
-        real: ``[B, n]``, False for padding among them; None if there is none.
+        state: the slots of a layer, from the tokens before.
+        given: ``[B, n]`` or ``[B, n, E]``, what is fed: ids or embeddings.
+        position_ids: ``[B or 1, n]`` or ``[axes, B or 1, n]``, where the caller wants them; None: where the cache ends.
+        mask: the attention mask it was given.
 
     Raises:
-        PromptError: a row's first new token stands at or before its last one.
+        PromptError: another number of rows than are stored; or a row's first new token stands no later than its last.
     """
-    first = (positions if real is None else positions.masked_fill(~real, torch.inf)).amin(1)
-    last = state.positions.amax((1, 2))
+    rows, (fed, count) = len(state.mass), given.shape[:2]
+    if fed != rows:
+        raise PromptError(
+            f"{fed} rows of tokens were fed to a cache of {rows}. For several answers to what it holds, beams too, "
+            "repeat its rows first: cache.batch_repeat_interleave(n); other prompts need a block of their own"
+        )
+    if not isinstance(position_ids, Tensor):
+        return
+    positions = text_positions(position_ids, count).expand(rows, count)
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        positions = positions.masked_fill(mask[:, -count:] == 0, torch.inf)
+    first, last = positions.amin(1), state.positions.amax((1, 2))
     if bool((first > last).all()):
         return
     row = int((first <= last).nonzero()[0])

@@ -23,7 +23,7 @@ from kvfw.model.cache import CompressedCache, CompressedLayer
 from kvfw.model.layers import Anatomy, Layer, anatomy, text_config
 from kvfw.model.longrope import check_switch, table_switch
 from kvfw.model.masks import layer_mask
-from kvfw.model.plan import Plan, check_call, check_goes_on
+from kvfw.model.plan import Plan, check_call, check_goes_on, text_positions
 from kvfw.model.support import fresh_layers
 from kvfw.model.switch import Attention, routed
 from kvfw.model.versions import cache_in
@@ -123,7 +123,12 @@ class Session:
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs.get("inputs_embeds")
         if given is not None:
-            check_call(given.shape[1], self.cache.get_seq_length(), kwargs.get("attention_mask"))
+            new, seen, mask = given.shape[1], self.cache.get_seq_length(), kwargs.get("attention_mask")
+            check_call(new, seen, mask)
+            if seen:
+                first = self.cache.layers[self.anatomy.compressible[0].index]
+                assert isinstance(first, CompressedLayer)
+                check_goes_on(first.state, given, kwargs.get("position_ids"), mask)
         if self.plan.needs.lexical:
             self._see_ids(ids)
 
@@ -161,10 +166,7 @@ class Session:
                 "prompt in its place; after compression slots have other places, so kvfw cannot stand in for it"
             )
         count = query.shape[2]
-        positions, real = self._positions(layer, query, kwargs), self._real(count)
-        if index == self.anatomy.compressible[0].index and layer.seen > count:
-            check_goes_on(layer.state, positions, real)
-        layer.place(positions, real)
+        layer.place(self._positions(layer, query, kwargs), self._real(count))
         self._keep_window(query, layer)
         if not layer.compressed or self.plan.again:
             self._add_sums(query, layer, kwargs)
@@ -223,9 +225,7 @@ class Session:
         given = kwargs.get("position_ids")
         if given is None:
             return layer.next_positions(count)
-        # Multi-axis ids [axes, B, n] agree on all axes for text.
-        ids: Tensor = given[0] if given.ndim == 3 else given
-        return ids[:, -count:].to(torch.float32).expand(batch, count)
+        return text_positions(given, count).expand(batch, count)
 
     def _real(self, count: int) -> Tensor | None:
         """Which of the new tokens are not padding, ``[B, n]``; None if all are real."""

@@ -104,22 +104,17 @@ def _lloyd(
     search = Search(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
     assignment = _without_empty(search.nearest(centres), x, a, centres, blocks)
-    return _until_stable(x, a, search, assignment, iters - 1, chunk)
+    return _until_stable(search, a, assignment, iters - 1)
 
 
 def _until_stable(
-    x: Float[Tensor, "N D"],
-    a: Float[Tensor, " N"],
-    search: Search,
-    assignment: Int64[Tensor, " N"],
-    iters: int,
-    chunk: int,
+    search: Search, a: Float[Tensor, " N"], assignment: Int64[Tensor, " N"], iters: int
 ) -> Int64[Tensor, " N"]:
     """At most ``iters`` more iterations.
 
     A block that is stable repeats itself exactly. Once a quarter of the blocks are, only the others go on.
     """
-    blocks = search.blocks
+    x, blocks = search.x, search.blocks
     means = _means(x, a)
     for done in range(iters):
         centres = means(assignment, len(blocks.of_cluster))
@@ -133,7 +128,7 @@ def _until_stable(
             tokens = (moving[:, None] * blocks.T + torch.arange(blocks.T, device=x.device)).flatten()
             some = x.index_select(0, tokens)
             ids = (assignment[tokens].view(-1, blocks.T) + shift).flatten()
-            found = _until_stable(some, a[tokens], Search(some, rest, chunk), ids, iters - 1 - done, chunk)
+            found = _until_stable(Search(some, rest, search.chunk), a[tokens], ids, iters - 1 - done)
             assignment[tokens] = (found.view(-1, blocks.T) - shift).flatten()
             break
     return assignment

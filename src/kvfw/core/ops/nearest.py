@@ -51,50 +51,41 @@ class Search:
 
     def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
         """Index of the nearest centre of every token, ties to the lowest."""
-        b = self.blocks
+        b, (B, n, _) = self.blocks, self.y.shape
         z = centres - self.origin[b.of_cluster]
         # Blocks of fewer centres are filled up with centres that are never the nearest.
-        table = z.new_zeros(len(b.shares), max(b.shares), z.shape[1])
+        k = max(b.shares)
+        table = z.new_zeros(B, k, z.shape[1])
         table[b.of_cluster, b.within] = z
-        offset = z.new_full(table.shape[:2], -torch.inf)
+        offset = z.new_full((B, k), -torch.inf)
         offset[b.of_cluster, b.within] = -(z * z).sum(1)
-        return self._nearest(centres, table, offset, _margin(self.length, z))
+        margin = _margin(self.length, z)
 
-    def _nearest(
-        self,
-        centres: Float[Tensor, "K D"],
-        table: Float[Tensor, "B k D"],
-        offset: Float[Tensor, "B k"],
-        margin: Float[Tensor, "B T"],
-    ) -> Int64[Tensor, " N"]:
-        """The same; ``table`` and ``offset`` hold every block's centres as z and -|z|^2, filled up with -infinity."""
-        x, y, first = self.x, self.y, self.blocks.first
-        B, n, _ = y.shape
-        k = table.shape[1]
-        index = first.new_empty(B, n)
+        index = b.first.new_empty(B, n)
         some = min(n, max(1, self.chunk // k))
         together = min(B, max(1, self.chunk // (n * k)))
         # Asked for once: memory fresh from the system costs more than what is done in it.
         if self._score.numel() < together * k * some:
-            self._score = x.new_empty(together * k * some)
-        for b in range(0, B, together):
+            self._score = z.new_empty(together * k * some)
+        for first in range(0, B, together):
+            blocks = slice(first, first + together)
             for start in range(0, n, some):
-                part = slice(b, b + together), slice(start, start + some)
-                here = y[part]
+                part = blocks, slice(start, start + some)
+                here = self.y[part]
                 s = self._score[: here.shape[0] * k * here.shape[1]].view(here.shape[0], k, -1)
-                torch.baddbmm(offset[b : b + together, :, None], table[b : b + together], here.mT, alpha=2, out=s)
+                torch.baddbmm(offset[blocks, :, None], table[blocks], here.mT, alpha=2, out=s)
                 best, column = _largest(s)
                 s.scatter_(1, column[:, None], -torch.inf)
                 bound = best - margin[part]
-                index[part] = column + first[b : b + together, None]
+                index[part] = column + b.first[blocks, None]
                 block, token = (s.amax(1) >= bound).nonzero(as_tuple=True)
                 if len(token):
                     near = s[block, :, token] >= bound[block, token][:, None]
                     near.scatter_(1, column[block, token][:, None], True)
                     row, rival = near.nonzero(as_tuple=True)
-                    rival += first[b + block[row]]
-                    which = (b + block) * n + start + token
-                    index.view(-1)[which] = self._closest(x[which], centres, row, rival)
+                    rival += b.first[first + block[row]]
+                    which = (first + block) * n + start + token
+                    index.view(-1)[which] = self._closest(self.x[which], centres, row, rival)
         return index.view(-1)
 
     def _closest(
