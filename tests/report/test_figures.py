@@ -85,7 +85,7 @@ def test_heat_maps_print_their_numbers(founding_drawings: dict[str, Drawing]) ->
     shown = [text.get_text() for text in texts(founding_drawings["heatmap"])]
     cells = 17 * 3 * 5
     assert sum(text in ("0", "33", "67", "100") for text in shown) == cells
-    assert "3 trials per cell" in founding_drawings["heatmap"].caption
+    assert "Trials per cell: 3." in founding_drawings["heatmap"].caption
 
 
 def test_files_are_what_they_should_be_and_repeat(founding_drawings: dict[str, Drawing]) -> None:

@@ -71,7 +71,7 @@ def heat_maps(results: Results, records: Sequence[TrialRecord]) -> list[Drawing]
     if not rows:
         return []
     counts = {cell.n for row in rows for cell in cells[row].values()}
-    trials = f"{counts.pop()} trials per cell." if len(counts) == 1 else "Cells rest on different numbers of trials."
+    trials = f"Trials per cell: {counts.pop()}." if len(counts) == 1 else "Cells rest on different numbers of trials."
     with drawing_style():
         layout = _layout(rows, cells)
         pages = parted(rows, layout.columns * PAGE_ROWS)
