@@ -2,7 +2,6 @@
 
 import json
 import mmap
-from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,16 +13,18 @@ from rich.console import Console
 
 from kvfw.bench import compression
 from kvfw.bench.bars import SIXTEEN, Bar
-from kvfw.bench.clock import median_ratio, seconds_of
+from kvfw.bench.clock import ratios, seconds_of
 from kvfw.bench.compression import Cost, costs
 from kvfw.bench.decoding import speeds
 from kvfw.bench.figures import figures
+from kvfw.bench.findings import Findings
 from kvfw.bench.peak import Peak, peak_of
 from kvfw.bench.resident import Resident
-from kvfw.bench.run import Findings
 from kvfw.bench.scaling import growths
+from kvfw.bench.starting import Starting
 from kvfw.bench.tables import as_json, tables
 from kvfw.bench.whole import Whole
+from kvfw.cli import main
 from kvfw.core.budget import amount
 from kvfw.core.compressor import Compressor, checked_scores, compressor
 from kvfw.core.registry import default_registry
@@ -40,7 +41,7 @@ def bound(*texts: str) -> list[Compressor]:
 
 def test_a_ratio_is_taken_within_a_round() -> None:
     # A slow round doubles both; the ratio stays.
-    assert median_ratio([1.0, 2.0, 1.0], [4.0, 8.0, 4.0]) == 0.25
+    assert ratios([1.0, 2.0, 1.0], [4.0, 8.0, 4.0]) == [0.25] * 3
 
 
 def test_the_clock_waits_for_the_work() -> None:
@@ -56,7 +57,7 @@ def test_a_promise_is_kept_broken_or_unknown(measured: float | None, met: bool |
 
 def test_growth_is_the_slope_where_fixed_costs_no_longer_matter() -> None:
     def at(tokens: int) -> Cost:
-        return Cost("a", tokens, tokens * 1e-3, 0.0, tokens**2 * 1e-6, 0.0)
+        return Cost("a", tokens, tokens * 1e-3, 0.0, tokens**2 * 1e-6, 0.0, 0.0, 0.0)
 
     found = {g.compose: g.exponent for g in growths([at(n) for n in (1000, 2000, 4000, 8000)])}
     assert found["a"] == pytest.approx(2.0)
@@ -133,51 +134,90 @@ def test_memory_is_measured_in_a_process_of_its_own(tiny_folder: Path) -> None:
         peak_of(str(tiny_folder / "absent"), "cpu", ids, None, 8, None)
 
 
-def findings(bars: Iterable[Bar]) -> Findings:
-    cost = Cost("snapkv", 3072, 2.0, 0.0, 0.04, 0.02)
-    other = replace(cost, tokens=1024, fraction=0.03)
+def cost(tokens: int, fraction: float) -> Cost:
+    return Cost("snapkv", tokens, 2.0, 0.0, 2.0 * fraction, fraction, fraction / 2, fraction * 2)
+
+
+def findings() -> Findings:
+    model = random_llama(layers=1, heads=2, kv_heads=1, head_dim=8)
+    registry = default_registry()
     return Findings(
         hardware={"cores": 2},
-        bars=tuple(bars),
-        costs=(other, cost),
-        speeds=speeds(
-            random_llama(layers=1, heads=2, kv_heads=1, head_dim=8),
-            list(range(1, 60)),
-            (32,),
-            1,
-            sinks=4,
-            recent=8,
-            registry=default_registry(),
-        ),
-        whole=Whole(16, 3072, 16, 10.0, 5.0, 0.125),
-        peaks={"full": Peak(10, 5, 5, 1)},
-        scaling=(other, cost),
-        growths=growths([other, cost]),
+        complete=True,
+        costs=(cost(1024, 0.03), cost(3072, 0.02)),
+        speeds=speeds(model, list(range(1, 60)), (32,), 1, sinks=4, recent=8, registry=registry),
+        whole=Whole(16, 3072, 16, 20.0, 5.0, 0.3),
+        starting=Starting(help_s=0.1, list_s=0.2, load_s=4.0),
+        scaling=(cost(1024, 0.03), cost(3072, 0.02)),
     )
 
 
-def test_findings_are_written_for_people_and_machines() -> None:
-    found = findings([Bar("fast enough", 0.5, 0.25), Bar("load", 3.0, 4.0, "s"), Bar("on CUDA", 1.0, None)])
-    saved = json.loads(as_json(found))
-    assert [bar["met"] for bar in saved["bars"]] == [True, False, None]
-    assert saved["costs"][1]["fraction"] == 0.02
+def lines(found: Findings) -> list[str]:
     out = StringIO()
     console = Console(file=out, width=200)
     for table in tables(found):
         console.print(table)
-    lines = [" ".join(line.replace("│", " ").split()) for line in out.getvalue().splitlines()]
-    assert "fast enough 0.500 0.250 +50% met" in lines
-    assert "load 3 s 4 s -33% NOT met" in lines
-    assert "on CUDA 1.000 – not measured" in lines
+    return [" ".join(line.replace("│", " ").split()) for line in out.getvalue().splitlines()]
+
+
+def test_findings_are_written_for_people_and_machines() -> None:
+    found = findings()
+    saved = json.loads(as_json(found))
+    met = {bar["what"]: bar["met"] for bar in saved["bars"]}
+    assert met["snapkv, of the prefill at 3072 tokens"] is True
+    assert met["loading the model again"] is False
+    assert met["extra memory of h2o scoring"] is None
+    assert saved["complete"] is True
+    assert saved["costs"][1]["fraction"] == 0.02
+    assert saved["growths"][0]["compose"] == "prefill"
+    told = lines(found)
+    assert "snapkv, of the prefill at 3072 tokens 0.030 0.020 +33% met" in told
+    assert "loading the model again 3 s 4 s -33% NOT met" in told
+    assert "extra memory of h2o scoring 64 MB – not measured" in told
+    assert "snapkv 3072 2.000 0.000 0.040 2.0% 1.0%–4.0%" in told
     assert [drawing.name for drawing in figures(found)] == ["compression", "scaling", "decoding"]
     assert all(drawing.save("png").startswith(b"\x89PNG") for drawing in figures(found))
 
 
+def test_memory_promises_are_ratios_of_what_processes_measured() -> None:
+    def peak(bytes_: int, held: int) -> Peak:
+        return Peak(peak_bytes=bytes_, kv_bytes=held, expected_kv_bytes=held, layer_bytes=10)
+
+    peaks = {"full": peak(200, 100), "snapkv": peak(110, 20), "h2o": peak(110 + 2**20, 20)}
+    found = {bar.what: bar.measured for bar in replace(findings(), peaks=peaks).bars}
+    assert found["bytes held after compression, of slots x bytes per slot"] == 1.0
+    # 70 bytes had to be freed: the full cache less the kept one and one layer.
+    assert found["peak of an attached prefill, of the plain one's less what must have been freed"] == 110 / 130
+    assert found["extra memory of h2o scoring"] == 1.0
+
+
+def test_nothing_measured_is_lost_when_a_benchmark_is_stopped(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> Whole:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvfw.bench.run.costs", lambda *_: (cost(2000, 0.02),))
+    monkeypatch.setattr("kvfw.bench.run.whole", stopped)
+    # The tiny model has no positions for the length that the promises are about.
+    arguments = ["bench", "--model", str(tiny_folder), "--contexts", "1000,2000", "--out", str(tmp_path / "bench")]
+    assert main.run(arguments) == 1
+    saved = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    assert [cost["fraction"] for cost in saved["costs"]] == [0.02, 0.02]
+    assert [bar["met"] for bar in saved["bars"]] == [None] * len(saved["bars"])
+    assert saved["complete"] is False
+    printed = capsys.readouterr()
+    assert "2.0%" in printed.out
+    assert "a whole evaluation of 16 compositions at 2000 tokens" in printed.err
+    assert printed.err.endswith("interrupted\n")
+    # Nor by the next one.
+    assert main.run(arguments) == 2
+    assert "holds an earlier benchmark" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--contexts", "x"], ["--compose", "snapkw"]])
 def test_a_wrong_request_is_said_before_anything_is_timed(arguments: list[str]) -> None:
-    from kvfw.cli.main import run
-
-    assert run(["bench", *arguments]) == 2
+    assert main.run(["bench", *arguments]) == 2
 
 
 def test_the_sixteen_are_sixteen_compositions() -> None:

@@ -1,7 +1,6 @@
 """Times of work on any device."""
 
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +26,6 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     return clock_s(device) - started
 
 
-def median_ratio(tops: list[float], bottoms: list[float]) -> float:
-    """Median of the ratios of what was timed in the same round, so that a slow round touches both."""
-    return median(top / bottom for top, bottom in zip(tops, bottoms, strict=True))
+def ratios(tops: Sequence[float], bottoms: Sequence[float]) -> list[float]:
+    """Ratios of what was timed in the same round, so that a slow round touches both."""
+    return [top / bottom for top, bottom in zip(tops, bottoms, strict=True)]

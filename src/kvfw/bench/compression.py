@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kvfw.bench.clock import median_ratio, seconds_of
+from kvfw.bench.clock import ratios, seconds_of
 from kvfw.core.compressor import Compressor
 from kvfw.core.observation import Needs
 from kvfw.model.prefill import Prefill, prefill
@@ -26,6 +26,7 @@ class Cost:
         compress_s: median time of compressing all layers, and of copying the last queries of all layers, which is all
             that observing them costs: a difference of two prefills could not show it.
         fraction: median over rounds of (observing + compressing) / prefill of the same round.
+        lowest, highest: the same of the round where it was least and most.
     """
 
     compose: str
@@ -34,6 +35,8 @@ class Cost:
     observe_s: float
     compress_s: float
     fraction: float
+    lowest: float
+    highest: float
 
 
 @torch.inference_mode()
@@ -109,11 +112,14 @@ def _cost(
     compress = compressing[str(by.composition)]
     observe = observing.get(by.needs.column_sums, [0.0] * len(plain))
     both = [first + second for first, second in zip(observe, compress, strict=True)]
+    fractions = ratios(both, plain)
     return Cost(
         compose=str(by.composition),
         tokens=tokens,
         prefill_s=median(plain),
         observe_s=median(observe),
         compress_s=median(compress),
-        fraction=median_ratio(both, plain),
+        fraction=median(fractions),
+        lowest=min(fractions),
+        highest=max(fractions),
     )

@@ -7,7 +7,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from kvfw.bench.bars import COMPRESSION_BARS
 from kvfw.bench.compression import Cost
-from kvfw.bench.run import Findings
+from kvfw.bench.findings import Findings
 from kvfw.report.canvas import GREY, SINGLE_IN, Drawing, Entry, Legend, Sheet, drawing_style, plot_marker
 from kvfw.report.looks import Look, looks
 

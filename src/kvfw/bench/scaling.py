@@ -26,15 +26,12 @@ class Growth:
     exponent: float | None
 
 
-def scaling(compressors: Sequence[Compressor], contexts: Sequence[int], repeats: int) -> tuple[Cost, ...]:
-    """Costs on random prompts of every length, on a random Llama of two layers on the CPU."""
+def scaling(compressors: Sequence[Compressor], tokens: int, repeats: int) -> tuple[Cost, ...]:
+    """Costs on a random prompt of some length, on a random Llama of two layers on the CPU."""
     model: Any = random_llama(layers=2, heads=4, kv_heads=2, head_dim=32)
-    found: list[Cost] = []
-    for tokens in contexts:
-        generator = torch.Generator().manual_seed(tokens)
-        ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator).tolist()
-        found.extend(costs(model, None, ids, compressors, repeats))
-    return tuple(found)
+    generator = torch.Generator().manual_seed(tokens)
+    ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator).tolist()
+    return costs(model, None, ids, compressors, repeats)
 
 
 def growths(found: Sequence[Cost]) -> tuple[Growth, ...]:

@@ -1,27 +1,45 @@
 """Findings as tables for people and as JSON for machines."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.table import Table
 
 from kvfw.bench.bars import Bar
-from kvfw.bench.run import Findings
+from kvfw.bench.compression import Cost
+from kvfw.bench.decoding import Speed
+from kvfw.bench.findings import Findings
+from kvfw.bench.peak import Peak
+from kvfw.bench.scaling import Growth
 
 
 def as_json(found: Findings) -> str:
-    """Everything measured."""
-    bars = [{**asdict(bar), "met": bar.met} for bar in found.bars]
-    return json.dumps({"schema": 1, **asdict(found), "bars": bars}, indent=2, allow_nan=False, default=str) + "\n"
+    """Everything measured, and what follows from it."""
+    follows = {
+        "bars": [{**asdict(bar), "met": bar.met} for bar in found.bars],
+        "growths": [asdict(growth) for growth in found.growths],
+    }
+    return json.dumps({"schema": 2, **asdict(found), **follows}, indent=2, allow_nan=False, default=str) + "\n"
 
 
 def tables(found: Findings) -> Iterator[Table]:
     """The promises first, then what they were taken from."""
     yield _bars(found.bars)
-    yield _grid(
+    if found.costs:
+        yield _costs(found.costs)
+    if found.speeds:
+        yield _speeds(found.speeds)
+    if found.peaks:
+        yield _peaks(found.peaks)
+    if found.growths:
+        yield _growths(found.growths)
+
+
+def _costs(costs: Sequence[Cost]) -> Table:
+    return _grid(
         "Compression, as a fraction of the prompt's prefill",
-        ("composition", "tokens", "prefill s", "observe s", "compress s", "fraction"),
+        ("composition", "tokens", "prefill s", "observe s", "compress s", "fraction", "of all rounds"),
         [
             (
                 cost.compose,
@@ -30,35 +48,41 @@ def tables(found: Findings) -> Iterator[Table]:
                 f"{cost.observe_s:.3f}",
                 f"{cost.compress_s:.3f}",
                 f"{cost.fraction:.1%}",
+                f"{cost.lowest:.1%}–{cost.highest:.1%}",
             )
-            for cost in found.costs
+            for cost in costs
         ],
     )
-    yield _grid(
+
+
+def _speeds(speeds: Sequence[Speed]) -> Table:
+    return _grid(
         "Decode speed at batch 1",
         ("slots per head", "KV MB", "tokens/s", "of the full cache's"),
         [
             (str(speed.slots), f"{speed.kv_bytes / 2**20:.2f}", f"{speed.tokens_per_s:.1f}", f"{speed.relative:.2f}")
-            for speed in found.speeds
+            for speed in speeds
         ],
     )
-    yield _grid(
+
+
+def _peaks(peaks: Mapping[str, Peak]) -> Table:
+    return _grid(
         "Memory of one prefill, above what the process held before; least of several processes",
         ("cache", "peak MB", "KV MB held", "slots x bytes MB"),
         [
             (name, *(f"{n / 2**20:.1f}" for n in (peak.peak_bytes, peak.kv_bytes, peak.expected_kv_bytes)))
-            for name, peak in found.peaks.items()
+            for name, peak in peaks.items()
         ],
     )
-    if found.growths:
-        yield _grid(
-            "Growth with the prompt, on a small random model: time ~ tokens ^ exponent",
-            ("composition", "exponent"),
-            [
-                (growth.compose, "–" if growth.exponent is None else f"{growth.exponent:.2f}")
-                for growth in found.growths
-            ],
-        )
+
+
+def _growths(growths: Sequence[Growth]) -> Table:
+    return _grid(
+        "Growth with the prompt, on a small random model: time ~ tokens ^ exponent",
+        ("composition", "exponent"),
+        [(growth.compose, "–" if growth.exponent is None else f"{growth.exponent:.2f}") for growth in growths],
+    )
 
 
 def _bars(bars: tuple[Bar, ...]) -> Table:

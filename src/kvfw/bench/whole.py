@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from kvfw.bench.clock import median_ratio, seconds_of
+from kvfw.bench.clock import ratios, seconds_of
 from kvfw.core.observation import Needs
 from kvfw.core.registry import Registry
 from kvfw.model.load import LoadedModel
@@ -82,5 +82,5 @@ def whole(
         new_tokens=new_tokens,
         evaluation_s=median(evaluated),
         prefill_s=median(prefilled) / len(compose),
-        fraction=median_ratio(evaluated, prefilled),
+        fraction=median(ratios(evaluated, prefilled)),
     )

@@ -1,12 +1,16 @@
 """``kvfw bench``."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvfw.cli.options import numbers
 from kvfw.errors import OptionError
+from kvfw.store.atomic import write_atomic
+
+if TYPE_CHECKING:
+    from kvfw.bench.findings import Findings
 
 
 @click.command("bench")
@@ -34,13 +38,17 @@ def command(
 ) -> int:
     """Measure what compression costs: time, memory and a whole evaluation, against what kvfw promises.
 
-    Everything is a ratio within one run: absolute times of a busy machine say little. Takes some ten minutes.
+    Everything is a ratio within one run: absolute times of a busy machine say little. Takes a quarter of an hour or
+    more; bench.json is written after every part, so it holds what was measured, however the command ends.
     """
     if repeats < 1:
         raise OptionError(f"--repeats is {repeats}; measure at least once")
     if out is not None and out.exists() and not out.is_dir():
         raise OptionError(f"--out {out} is a file; name a folder")
+    if out is not None and (out / "bench.json").exists():
+        raise OptionError(f"--out {out} holds an earlier benchmark, which would be lost; name another folder")
     from kvfw.bench.run import Request, run
+    from kvfw.bench.tables import as_json
     from kvfw.core.registry import default_registry
 
     given: dict[str, Any] = {"model": model, "device": device, "compose": compose, "repeats": repeats}
@@ -48,22 +56,31 @@ def command(
         given["contexts"] = numbers("--contexts", contexts, int)
     if scaling is not None:
         given["scaling"] = numbers("--scaling", scaling, int) if scaling.strip() else ()
-    found = run(Request(**given), default_registry(), lambda text: click.echo(f"measuring {text}", err=True))
+    found: Findings | None = None
+    try:
+        for found in run(Request(**given), default_registry(), lambda text: click.echo(f"measuring {text}", err=True)):
+            if out is not None:
+                write_atomic(out / "bench.json", as_json(found).encode())
+    finally:
+        # However it ended, what was measured is shown.
+        if found is not None:
+            _show(found, out, json_only)
+    assert found is not None
+    return 0 if all(bar.met is not False for bar in found.bars) else 1
 
-    from rich.console import Console
 
+def _show(found: "Findings", out: Path | None, json_only: bool) -> None:
     from kvfw.bench.figures import figures
     from kvfw.bench.tables import as_json, tables
 
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "bench.json").write_text(as_json(found), encoding="utf-8")
         for drawing in figures(found):
-            (out / f"{drawing.name}.png").write_bytes(drawing.save("png"))
+            write_atomic(out / f"{drawing.name}.png", drawing.save("png"))
     if json_only:
         click.echo(as_json(found), nl=False)
-    else:
-        console = Console()
-        for table in tables(found):
-            console.print(table, "")
-    return 0 if all(bar.met is not False for bar in found.bars) else 1
+        return
+    from rich.console import Console
+
+    console = Console()
+    for table in tables(found):
+        console.print(table, "")
