@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from helpers.observations import SCALE, observe, random_row
 from helpers.slow import slow_pool, slow_topk, slow_window_attention
 from kvfw.core.ops.attention import pool_middle, window_attention
-from kvfw.core.ops.topk import rank
+from kvfw.core.ops.topk import highest, rank
 
 
 @pytest.mark.parametrize("group", [1, 2, 3])
@@ -80,10 +80,24 @@ def test_rank_orders_the_eligible_with_ties_to_the_lowest(scores: list[float], s
         assert chosen == [slots[r] for r in slow_topk([scores[i] for i in slots], budget)]
 
 
+@settings(deadline=None)
+@given(scores_lists, st.integers(0, 9999), st.integers(0, 14), st.integers(0, 14))
+def test_the_highest_are_those_of_the_first_ranks(scores: list[float], seed: int, one: int, other: int) -> None:
+    """Heads of different budgets side by side; one of more than there are takes all."""
+    generator = torch.Generator().manual_seed(seed)
+    both = torch.tensor([scores, scores])[None]
+    both = both.gather(-1, torch.rand(both.shape, generator=generator).argsort(-1))
+    eligible = torch.rand(both.shape, generator=generator) < 0.6
+    budget = torch.tensor([[one, other]])
+    expected = (rank(both, eligible) < budget[..., None]) & eligible
+    assert torch.equal(highest(both, budget, eligible), expected)
+
+
 def test_no_score_lets_a_protected_slot_in() -> None:
     scores = torch.tensor([[[torch.inf, torch.nan, -torch.inf, 1e38, -5.0]]])
     eligible = torch.tensor([[[False, False, True, False, True]]])
     assert rank(scores, eligible)[0, 0, [4, 2]].tolist() == [0, 1]
+    assert highest(scores, torch.tensor([[1]]), eligible)[0, 0].tolist() == [False, False, False, False, True]
 
 
 def test_heads_are_ranked_apart() -> None:

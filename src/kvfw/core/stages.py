@@ -237,11 +237,14 @@ def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B H
     """
     source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
     source = source.clamp(max=before.width - 1)
-    same = before.mass.gather(-1, source) == after.mass
+    same = after.valid & (before.mass.gather(-1, source) == after.mass)
     same &= before.positions.gather(-1, source) == after.positions
-    same &= (rows(before.keys, source) == after.keys).all(-1)
-    same &= (rows(before.values, source) == after.values).all(-1)
-    return source, same & after.valid
+    # Few slots come this far, and looking at all their numbers is most of the work.
+    row, head, slot = same.nonzero(as_tuple=True)
+    at = row, head, source[row, head, slot]
+    for old, new in ((before.keys, after.keys), (before.values, after.values)):
+        same[row, head, slot] &= (old[at] == new[row, head, slot]).all(-1)
+    return source, same
 
 
 def closed_up(state: KVState, rope: Rope, active: Bool[Tensor, "B Hkv"]) -> KVState:

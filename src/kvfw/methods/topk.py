@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from kvfw.core.ops.topk import rank
+from kvfw.core.ops.topk import highest
 from kvfw.core.options import Part
 
 
@@ -23,4 +23,4 @@ class TopK(Part):
         eligible: Bool[Tensor, "B Hkv N"],
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
-        return (rank(scores, eligible) < budget[..., None]) & eligible
+        return highest(scores, budget, eligible)

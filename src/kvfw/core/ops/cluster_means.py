@@ -50,8 +50,7 @@ class ClusterMeans:
         """Means of these values."""
         means = cluster_sums(self._a * values, self._assignment, self._clusters) / self._total
         clusters, tokens = self._alone
-        means[clusters] = values[tokens]
-        return means
+        return means.index_copy_(0, clusters, values.index_select(0, tokens))
 
 
 def weighted_means(
@@ -78,8 +77,7 @@ class RepeatedMeans:
         total = cluster_sums(self._weights, assignment, clusters)
         means = cluster_sums(self._products, assignment, clusters) / total
         alone, tokens = _alone(assignment, clusters)
-        means[alone] = self._values[tokens]
-        return means
+        return means.index_copy_(0, alone, self._values.index_select(0, tokens))
 
 
 def _alone(assignment: Int64[Tensor, " N"], clusters: int) -> tuple[Int64[Tensor, " k"], Int64[Tensor, " k"]]:

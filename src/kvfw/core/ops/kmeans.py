@@ -52,8 +52,8 @@ def clusters_of_heads(
         clusters: K >= 1. With K >= N every token is its own cluster: the identity assignment.
         iters: greatest number of assignments, in every block, >= 1.
         block: tokens per block, >= 1; None: all in one.
-        chunk: greatest number of elements of the token-by-centre block held at once (but at least one token's row of
-            K). It bounds memory and never shows in the result.
+        chunk: greatest number of elements of the token-by-centre block held at once (but at least 16 tokens'
+            rows of K). It bounds memory and never shows in the result.
 
     Returns:
         Cluster of every token, 0 ... min(K, N) - 1; none is empty.
