@@ -12,9 +12,10 @@ from torch import Tensor
 
 from helpers.kmeans_alone import Clusters, blocked_kmeans, weighted_kmeans
 from kvfw.core.ops import cluster_means, kmeans, nearest
+from kvfw.core.ops.blocks import Blocks, divided
 from kvfw.core.ops.cluster_means import RepeatedMeans, cluster_sums, counts, weighted_means
 from kvfw.core.ops.kmeans import clusters_of_heads
-from kvfw.core.ops.nearest import Blocks, Search
+from kvfw.core.ops.nearest import Search
 
 Points = list[list[float]]
 TINY_CHUNK = 1
@@ -125,7 +126,7 @@ def test_blocks_are_clustered_one_by_one(case: tuple[Points, list[float], int, i
         assert same(found, weighted_kmeans(x, a, K, iters))
         return
     start = first = 0
-    for tokens, share in kmeans._blocks(len(x), K, block):
+    for tokens, share in divided(len(x), K, block):
         z, centres = slow_kmeans(points[start : start + tokens], weights[start : start + tokens], share, iters)
         assert (found.assignment[start : start + tokens] - first).tolist() == z
         assert found.centres[first : first + share].tolist() == centres
@@ -160,11 +161,11 @@ def repaired(closest: Tensor, cost: Tensor, blocks: Blocks) -> Tensor:
 
 
 def test_a_cluster_of_one_gives_nothing_however_costly_its_token() -> None:
-    blocks = Blocks(4, [3], torch.device("cpu"))
+    blocks = Blocks([(4, 3)], torch.device("cpu"))
     closest, cost = torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0])
     # 1 is costliest; 2 would be next, but is then alone in cluster 1.
     assert repaired(closest, cost, blocks).tolist() == [0, 2, 1, 0]
-    more = Blocks(5, [4], torch.device("cpu"))
+    more = Blocks([(5, 4)], torch.device("cpu"))
     closest, cost = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([1.0, 9.0, 8.0, 2.0, 0.0])
     assert repaired(closest, cost, more).tolist() == [0, 2, 1, 3, 0]
 
@@ -238,16 +239,18 @@ def test_iterations_stop_when_stable_and_count_assignments() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-@pytest.mark.parametrize("shares", [[60], [17, 20, 19]])
-def test_the_narrowed_search_equals_the_full_one(dtype: torch.dtype, offset: float, shares: list[int]) -> None:
+@pytest.mark.parametrize("parts", [[(300, 60)], [(100, 17), (100, 20), (100, 19)], [(120, 22), (149, 25), (31, 9)]])
+def test_the_narrowed_search_equals_the_full_one(
+    dtype: torch.dtype, offset: float, parts: list[tuple[int, int]]
+) -> None:
     g = torch.Generator().manual_seed(0)
     # Rounded to halves: plenty of exactly equal distances.
     x = (torch.randn(300, 6, generator=g, dtype=dtype) * 2).round() / 2 + offset
     a = torch.rand(300, generator=g, dtype=dtype)
-    blocks = Blocks(300 // len(shares), shares, x.device)
+    blocks = Blocks(parts, x.device)
     search = Search(x, blocks, 3000)
     centres = x[blocks.starting_tokens()]
-    strange = blocks.of_cluster != torch.arange(len(shares)).repeat_interleave(blocks.T)[:, None]
+    strange = blocks.of_cluster != blocks.of_token[:, None]
     ties = 0
     for _ in range(12):
         closest = search.nearest(centres)
@@ -299,10 +302,31 @@ def test_blocks_that_are_stable_stay_while_the_others_go_on() -> None:
     weights = a.view(4, 60)
     alone = [weighted_kmeans(x[i], weights[i], 2 if i < 3 else 8, 40) for i in range(4)]
     assert not same(alone[3], weighted_kmeans(x[3], weights[3], 8, 3))
-    shares = [2, 2, 2, 8]
-    found = kmeans._lloyd(x.flatten(0, 1), a, shares, 40, nearest.CHUNK).view(4, 60)
+    parts = [(60, 2), (60, 2), (60, 2), (60, 8)]
+    found = kmeans._lloyd(x.flatten(0, 1), a, parts, 40, nearest.CHUNK).view(4, 60)
     for i, z in enumerate(found):
-        assert torch.equal(z - sum(shares[:i]), alone[i].assignment)
+        assert torch.equal(z - 2 * i, alone[i].assignment)
+
+
+def test_blocks_of_unequal_length_side_by_side_are_what_each_is_alone() -> None:
+    parts = [(70, 9), (33, 30), (64, 64), (1, 1), (50, 2)]
+    x, a = random_case(sum(tokens for tokens, _ in parts), 5, 6)
+    x[70:103] = x[70:75].repeat(7, 1)[:33]
+    found = kmeans._lloyd(x, a, parts, 8, nearest.CHUNK)
+    start = first = 0
+    for tokens, share in parts:
+        some = slice(start, start + tokens)
+        assert torch.equal(found[some] - first, weighted_kmeans(x[some], a[some], share, 8).assignment)
+        start, first = start + tokens, first + share
+
+
+def test_a_table_of_blocks_is_filled_up_at_the_end_of_its_rows() -> None:
+    blocks = Blocks([(3, 1), (17, 2)], torch.device("cpu"))
+    table = blocks.table(torch.arange(20.0), -1.0)
+    assert table.shape == (2, 32)
+    assert table[0].tolist() == [0.0, 1.0, 2.0, *[-1.0] * 29]
+    assert table[1].tolist() == [*map(float, range(3, 20)), *[-1.0] * 15]
+    assert torch.equal(table.flatten()[blocks.place], torch.arange(20.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -393,7 +417,7 @@ def test_one_block_is_plain_kmeans(block: int) -> None:
 
 
 def test_a_full_block_keeps_equal_tokens_in_order() -> None:
-    assert kmeans._blocks(5, 4, 1) == [(2, 2), (2, 1), (1, 1)]
+    assert divided(5, 4, 1) == [(2, 2), (2, 1), (1, 1)]
     found = blocked_kmeans(torch.ones(5, 2), torch.ones(5), 4, 3, 1)
     assert found.assignment.tolist() == [0, 1, 2, 2, 3]
 
@@ -413,14 +437,14 @@ def test_a_full_block_keeps_equal_tokens_in_order() -> None:
     ],
 )
 def test_clusters_are_divided_over_blocks(N: int, K: int, block: int, expected: list[tuple[int, int]]) -> None:
-    assert kmeans._blocks(N, K, block) == expected
+    assert divided(N, K, block) == expected
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(2, 400), st.data())
 def test_division_over_blocks_is_exact(N: int, data: st.DataObject) -> None:
     K, block = data.draw(st.integers(1, N - 1)), data.draw(st.integers(1, N + 5))
-    parts = kmeans._blocks(N, K, block)
+    parts = divided(N, K, block)
     assert sum(tokens for tokens, _ in parts) == N
     assert sum(share for _, share in parts) == K
     for tokens, share in parts:

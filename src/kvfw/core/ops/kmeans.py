@@ -13,15 +13,15 @@ Notation: tokens x_i in R^D with weights a_i >= 0 (i < N), centres c_k (k < K), 
 How the nearest centre is found, so that ties are real ties, says :mod:`kvfw.core.ops.nearest`.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import groupby
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from kvfw.core.ops.blocks import Blocks, divided
 from kvfw.core.ops.cluster_means import EVEN, RepeatedMeans, counts, weighted_means
-from kvfw.core.ops.nearest import CHUNK, Blocks, Search, squared_distance
+from kvfw.core.ops.nearest import CHUNK, Search, squared_distance
 
 
 def clusters_of_heads(
@@ -72,35 +72,22 @@ def clusters_of_heads(
     a = torch.stack([_checked_weights(x[g], weights[g], clusters, iters, chunk) for g in range(heads)])
     if clusters >= N:
         return torch.arange(N, device=x.device).repeat(heads, 1)
-    blocks = [(N, clusters)] if block is None else _blocks(N, clusters, block)
+    parts = [(N, clusters)] if block is None else divided(N, clusters, block)
     # How the means are taken is a head's own affair, too.
     together = heads if all(_even(head) for head in a) else 1
-    assignment = torch.empty(heads, N, dtype=torch.int64, device=x.device)
-    for g in range(0, heads, together):
-        some = slice(g, g + together)
-        for start, first, tokens, shares in _runs(blocks):
-            part = slice(start, start + tokens * len(shares))
-            here = x[some, part]
-            found = _lloyd(here.flatten(0, 1), a[some, part].flatten(), shares * here.shape[0], iters, chunk)
-            ids = found.view(here.shape[0], -1) - torch.arange(here.shape[0], device=x.device)[:, None] * sum(shares)
-            assignment[some, part] = ids + first
-    return assignment
-
-
-def _runs(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, list[int]]]:
-    """Neighbouring blocks of equally many tokens: first token, first cluster, tokens of each, clusters of each."""
-    start = first = 0
-    for tokens, run in groupby(blocks, key=lambda part: part[0]):
-        shares = [share for _, share in run]
-        yield start, first, tokens, shares
-        start, first = start + tokens * len(shares), first + sum(shares)
+    found = [
+        _lloyd(x[g : g + together].flatten(0, 1), a[g : g + together].flatten(), parts * together, iters, chunk)
+        for g in range(0, heads, together)
+    ]
+    ids = torch.cat(found).view(heads, N)
+    return ids - torch.arange(together, device=x.device).repeat(heads // together)[:, None] * clusters
 
 
 def _lloyd(
-    x: Float[Tensor, "N D"], a: Float[Tensor, " N"], shares: list[int], iters: int, chunk: int
+    x: Float[Tensor, "N D"], a: Float[Tensor, " N"], parts: list[tuple[int, int]], iters: int, chunk: int
 ) -> Int64[Tensor, " N"]:
-    """Lloyd iterations side by side in ``len(shares)`` blocks of equally many tokens, clustered separately."""
-    blocks = Blocks(len(x) // len(shares), shares, x.device)
+    """Lloyd iterations side by side in blocks of so many tokens and clusters, clustered separately."""
+    blocks = Blocks(parts, x.device)
     search = Search(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
     assignment = _without_empty(search.nearest(centres), x, a, centres, blocks)
@@ -119,17 +106,16 @@ def _until_stable(
     for done in range(iters):
         centres = means(assignment, len(blocks.of_cluster))
         previous, assignment = assignment, _without_empty(search.nearest(centres), x, a, centres, blocks)
-        moving = (assignment != previous).view(-1, blocks.T).any(1).nonzero().squeeze(1)
+        moved = blocks.of_token.new_zeros(len(blocks.parts), dtype=torch.bool)
+        moved[blocks.of_token[assignment != previous]] = True
+        moving = moved.nonzero().squeeze(1)
         if not len(moving):
             break
-        if 4 * len(moving) <= 3 * len(blocks.shares):
-            rest = Blocks(blocks.T, [blocks.shares[b] for b in moving.tolist()], x.device)
-            shift = (rest.first - blocks.first[moving])[:, None]
-            tokens = (moving[:, None] * blocks.T + torch.arange(blocks.T, device=x.device)).flatten()
-            some = x.index_select(0, tokens)
-            ids = (assignment[tokens].view(-1, blocks.T) + shift).flatten()
-            found = _until_stable(Search(some, rest, search.chunk), a[tokens], ids, iters - 1 - done)
-            assignment[tokens] = (found.view(-1, blocks.T) - shift).flatten()
+        if 4 * len(moving) <= 3 * len(blocks.parts):
+            rest, tokens = blocks.only(moving), moved[blocks.of_token].nonzero().squeeze(1)
+            shift = (rest.first - blocks.first[moving])[rest.of_token]
+            some = Search(x.index_select(0, tokens), rest, search.chunk)
+            assignment[tokens] = _until_stable(some, a[tokens], assignment[tokens] + shift, iters - 1 - done) - shift
             break
     return assignment
 
@@ -168,52 +154,33 @@ def _without_empty(
     Taking tokens one by one in order of falling cost, a cluster can give away all but the last of its tokens
     in that order, however the others are interleaved. So the donors are known at once.
     """
-    B, T, K = len(blocks.shares), blocks.T, len(blocks.of_cluster)
+    B, K = len(blocks.parts), len(blocks.of_cluster)
     empty = (counts(nearest, K) == 0).nonzero().squeeze(1)
     if not len(empty):
         return nearest
     cost = a * squared_distance(x, centres.index_select(0, nearest))
-    order = cost.view(B, T).argsort(dim=1, descending=True, stable=True)
-    order = (order + torch.arange(B, device=order.device)[:, None] * T).view(-1)
+    # By falling cost within a block; what fills up its row comes last.
+    by_cost = blocks.table(cost, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    order = (by_cost + blocks.start[:, None]).flatten().index_select(0, blocks.place)
     home = nearest[order]
     place = torch.arange(len(order), device=order.device)
     last = place.new_zeros(K).scatter_reduce(0, home, place, "amax")
     donors = order[place != last[home]]
     # Both lists ascend by block: the j-th empty cluster of a block takes the j-th donor of that block.
     owner = blocks.of_cluster[empty]
-    gap = _starts(donors // T, B) - _starts(owner, B)
+    gap = _starts(blocks.of_token[donors], B) - _starts(owner, B)
     assignment = nearest.clone()
     assignment[donors[gap[owner] + place[: len(empty)]]] = empty
     # A block with as many clusters as tokens keeps its tokens in order, equal ones too.
-    block = place // T
-    return torch.where(blocks.sizes[block] == T, blocks.first[block] + place % T, assignment)
+    block = blocks.of_token
+    alone = blocks.shares[block] == blocks.tokens[block]
+    return torch.where(alone, blocks.first[block] + place - blocks.start[block], assignment)
 
 
 def _starts(group: Int64[Tensor, " n"], groups: int) -> Int64[Tensor, " groups"]:
     """Where each group begins in an ascending list of group numbers."""
     sizes = torch.bincount(group, minlength=groups)
     return sizes.cumsum(0) - sizes
-
-
-def _blocks(N: int, K: int, block: int) -> list[tuple[int, int]]:
-    """Tokens and clusters of each block, in order, for 1 <= K < N. See :func:`clusters_of_heads`."""
-    size = block * -(-N // (K * block))
-    tokens = [size] * (N // size) + ([N % size] if N % size else [])
-    shares = _largest_remainder(K, tokens)
-    if shares[-1] == 0:
-        short = tokens.pop()
-        tokens[-1] += short
-        shares = _largest_remainder(K, tokens)
-    return list(zip(tokens, shares, strict=True))
-
-
-def _largest_remainder(K: int, tokens: list[int]) -> list[int]:
-    N = sum(tokens)
-    shares = [K * n // N for n in tokens]
-    by_remainder = sorted(range(len(tokens)), key=lambda b: -(K * tokens[b] % N))
-    for b in by_remainder[: K - sum(shares)]:
-        shares[b] += 1
-    return shares
 
 
 def _checked_weights(

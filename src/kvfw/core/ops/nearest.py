@@ -14,34 +14,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import max_pool2d_with_indices
 
-CHUNK = 2**19
+from kvfw.core.ops.blocks import LINE, Blocks
+
+CHUNK = 5 * 2**17
 """Default size, in elements, of the largest token-by-centre block held at once: 2 MiB of float32. Measured on heads of
 2387 tokens and 149 clusters, a half and a quarter of it are as fast, twice to eight times up to a third slower."""
-
-
-LINE = 16
-"""Rows of scores are a multiple of this many elements long. Measured on the same heads, products are a tenth faster and
-largest values a quarter than in rows that begin anywhere in a cache line."""
-
-
-class Blocks:
-    """B blocks of T tokens each; block b owns ``shares[b]`` of the K cluster ids, ascending with b."""
-
-    def __init__(self, T: int, shares: list[int], device: torch.device) -> None:
-        self.T = T
-        self.shares = shares
-        self.sizes = torch.tensor(shares, device=device)
-        self.first = self.sizes.cumsum(0) - self.sizes
-        self.of_cluster = torch.arange(len(shares), device=device).repeat_interleave(self.sizes)
-        self.within = torch.arange(sum(shares), device=device) - self.first[self.of_cluster]
-        #: Where each cluster stands in a table of ``max(shares)`` rows for every block.
-        self.row = self.of_cluster * max(shares) + self.within
-
-    def starting_tokens(self) -> Int64[Tensor, " K"]:
-        """The token each centre starts from: evenly spaced ranks within the block."""
-        k = self.sizes[self.of_cluster]
-        rank = self.within * (self.T - 1) // (k - 1).clamp(min=1)
-        return self.of_cluster * self.T + torch.where(k == 1, (self.T - 1) // 2, rank)
 
 
 class Search:
@@ -53,13 +30,12 @@ class Search:
         self.chunk = chunk
         self._score = x.new_empty(0)
         # Products are taken around the mean token: keys often share a large offset, and it would cost digits.
-        y = x.view(len(blocks.shares), blocks.T, -1)
-        self.origin = y.mean(1)
-        self.y = x.new_zeros(len(y), _whole_lines(blocks.T), y.shape[2])
-        torch.sub(y, self.origin[:, None], out=self.y[:, : blocks.T])
-        self.length = torch.linalg.vector_norm(self.y, dim=2)
-        # What fills up the last line is no token: nothing compares with NaN.
-        self.length[:, blocks.T :] = torch.nan
+        self.y = blocks.table(x, 0.0)
+        self.origin = self.y.sum(1) / blocks.tokens[:, None]
+        self.y -= self.origin[:, None]
+        # What fills up a block's row is no token: nothing compares with NaN.
+        length = torch.linalg.vector_norm(self.y, dim=2)
+        self.length = blocks.table(length.flatten().index_select(0, blocks.place), torch.nan)
 
     def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
         """Index of the nearest centre of every token, ties to the lowest."""
@@ -68,14 +44,16 @@ class Search:
         square = (z * z).sum(1)
         margin = _margin(self.length, square, D)
         # Blocks of fewer centres are filled up with centres that are never the nearest.
-        k = max(b.shares)
-        table = z.new_zeros(B * k, D).index_copy_(0, b.row, z).view(B, k, D)
-        offset = z.new_full((B * k,), -torch.inf).index_copy_(0, b.row, -square).view(B, k)
+        k = max(share for _, share in b.parts)
+        row = b.of_cluster * k + b.within
+        table = z.new_zeros(B * k, D).index_copy_(0, row, z).view(B, k, D)
+        offset = z.new_full((B * k,), -torch.inf).index_copy_(0, row, -square).view(B, k)
 
         index = b.first.new_empty(B, n)
         doubtful: list[tuple[Int64[Tensor, " m"], Int64[Tensor, " p"], Int64[Tensor, " p"]]] = []
         some = min(n, max(LINE, self.chunk // k // LINE * LINE))
-        together = min(B, max(1, self.chunk // (n * k)))
+        passes = -(-B // max(1, self.chunk // (n * k)))
+        together = -(-B // passes)
         # Asked for once: memory fresh from the system costs more than what is done in it.
         if self._score.numel() < together * k * some:
             self._score = z.new_empty(together * k * some)
@@ -96,8 +74,8 @@ class Search:
                     near.scatter_(1, column[block, token][:, None], True)
                     row, rival = near.nonzero(as_tuple=True)
                     block += first
-                    doubtful.append(((block * b.T).add_(token).add_(start), row, rival.add_(b.first[block][row])))
-        nearest = (index[:, : b.T] + b.first[:, None]).flatten()
+                    doubtful.append((b.start[block] + token.add_(start), row, rival.add_(b.first[block][row])))
+        nearest: Tensor = index.flatten().index_select(0, b.place) + b.first.index_select(0, b.of_token)
         if doubtful:
             tokens, rows, rivals = zip(*doubtful, strict=True)
             before = itertools.accumulate((len(which) for which in tokens), initial=0)
