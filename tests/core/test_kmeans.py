@@ -266,8 +266,8 @@ def test_finding_the_largest_by_pooling_is_finding_the_largest() -> None:
     score = torch.randn(3, 150, 301, generator=torch.Generator().manual_seed(0))
     score[:, 7] = -torch.inf
     best, at = nearest._largest(score)
-    assert torch.equal(best, score.max(1).values)
-    assert torch.equal(at, score.max(1).indices)
+    assert torch.equal(best, score.max(1, keepdim=True).values)
+    assert torch.equal(at, score.max(1, keepdim=True).indices)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,6 +8,8 @@ centre that is nearest only within TF32's rounding.)
 """
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
@@ -21,6 +23,29 @@ CHUNK = 5 * 2**17
 2387 tokens and 149 clusters, a half and a quarter of it are as fast, twice to eight times up to a third slower."""
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """Some tokens of some blocks and the memory for their search, as views, which cost more to make than to use.
+
+    Attributes:
+        block, token: where the tile begins.
+        tokens: their columns.
+        table, offset: centres of the blocks, and what is added to their products.
+        margin: of every token.
+        score: [blocks, centres, tokens].
+        column: the place found for every token in its block's row of the table.
+    """
+
+    block: int
+    token: int
+    tokens: Float[Tensor, "b D n"]
+    table: Float[Tensor, "b k D"]
+    offset: Float[Tensor, "b k 1"]
+    margin: Float[Tensor, "b n"]
+    score: Float[Tensor, "b k n"]
+    column: Int64[Tensor, "b 1 n"]
+
+
 class Search:
     """Nearest centres of a fixed set of tokens, each among its own block's; asked again whenever the centres moved."""
 
@@ -28,54 +53,62 @@ class Search:
         self.x = x
         self.blocks = blocks
         self.chunk = chunk
-        self._score = x.new_empty(0)
         # Products are taken around the mean token: keys often share a large offset, and it would cost digits.
-        self.y = blocks.table(x, 0.0)
-        self.origin = self.y.sum(1) / blocks.tokens[:, None]
-        self.y -= self.origin[:, None]
+        y = blocks.table(x, 0.0)
+        self._origin = y.sum(1) / blocks.tokens[:, None]
+        y -= self._origin[:, None]
         # What fills up a block's row is no token: nothing compares with NaN.
-        length = torch.linalg.vector_norm(self.y, dim=2)
-        self.length = blocks.table(length.flatten().index_select(0, blocks.place), torch.nan)
-
-    def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
-        """Index of the nearest centre of every token, ties to the lowest."""
-        b, (B, n, D) = self.blocks, self.y.shape
-        z = centres - self.origin.index_select(0, b.of_cluster)
-        square = (z * z).sum(1)
-        margin = _margin(self.length, square, D)
+        length = torch.linalg.vector_norm(y, dim=2)
+        self._length = blocks.table(length.flatten().index_select(0, blocks.place), torch.nan)
         # Blocks of fewer centres are filled up with centres that are never the nearest.
-        k = max(share for _, share in b.parts)
-        row = b.of_cluster * k + b.within
-        table = z.new_zeros(B * k, D).index_copy_(0, row, z).view(B, k, D)
-        offset = z.new_full((B * k,), -torch.inf).index_copy_(0, row, -square).view(B, k)
+        B, n, D = y.shape
+        k = max(share for _, share in blocks.parts)
+        self._row = blocks.of_cluster * k + blocks.within
+        self._table, self._offset = y.new_zeros(B * k, D), y.new_full((B * k,), -torch.inf)
+        self._margin = torch.empty_like(self._length)
+        self._column = blocks.first.new_empty(B, n)
+        self._tiles = tuple(self._tiled(y, k))
 
-        index = b.first.new_empty(B, n)
-        doubtful: list[tuple[Int64[Tensor, " m"], Int64[Tensor, " p"], Int64[Tensor, " p"]]] = []
+    def _tiled(self, y: Float[Tensor, "B n D"], k: int) -> Iterator[_Tile]:
+        """Tiles of at most ``chunk`` scores, which share the memory for them."""
+        B, n, _ = y.shape
         some = min(n, max(LINE, self.chunk // k // LINE * LINE))
         passes = -(-B // max(1, self.chunk // (n * k)))
         together = -(-B // passes)
-        # Asked for once: memory fresh from the system costs more than what is done in it.
-        if self._score.numel() < together * k * some:
-            self._score = z.new_empty(together * k * some)
-        for first in range(0, B, together):
-            blocks = slice(first, first + together)
-            for start in range(0, n, some):
-                part = blocks, slice(start, start + some)
-                here = self.y[part]
-                s = self._score[: here.shape[0] * k * here.shape[1]].view(here.shape[0], k, -1)
-                torch.baddbmm(offset[blocks, :, None], table[blocks], here.mT, alpha=2, out=s)
-                best, column = _largest(s)
-                index[part] = column
-                s.scatter_(1, column[:, None], -torch.inf)
-                bound = best - margin[part]
-                block, token = (s.amax(1) >= bound).nonzero(as_tuple=True)
-                if len(token):
-                    near = s[block, :, token] >= bound[block, token][:, None]
-                    near.scatter_(1, column[block, token][:, None], True)
-                    row, rival = near.nonzero(as_tuple=True)
-                    block += first
-                    doubtful.append((b.start[block] + token.add_(start), row, rival.add_(b.first[block][row])))
-        nearest: Tensor = index.flatten().index_select(0, b.place) + b.first.index_select(0, b.of_token)
+        memory = y.new_empty(together * k * some)
+        table, offset = self._table.view(B, k, -1), self._offset.view(B, k, 1)
+        for block in range(0, B, together):
+            of = slice(block, block + together)
+            for token in range(0, n, some):
+                part = of, slice(token, token + some)
+                here, margin, column = y[part], self._margin[part], self._column[part]
+                score = memory[: here.shape[0] * k * here.shape[1]].view(len(here), k, -1)
+                yield _Tile(block, token, here.mT, table[of], offset[of], margin, score, column[:, None])
+
+    def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
+        """Index of the nearest centre of every token, ties to the lowest."""
+        b = self.blocks
+        z = centres - self._origin.index_select(0, b.of_cluster)
+        square = (z * z).sum(1)
+        self._table.index_copy_(0, self._row, z)
+        self._offset.index_copy_(0, self._row, -square)
+        torch.add(self._length, square.amax().sqrt(), out=self._margin)
+        _to_margin(self._margin, z.shape[1])
+        doubtful: list[tuple[Int64[Tensor, " m"], Int64[Tensor, " p"], Int64[Tensor, " p"]]] = []
+        for tile in self._tiles:
+            score = torch.baddbmm(tile.offset, tile.table, tile.tokens, alpha=2, out=tile.score)
+            best, column = _largest(score)
+            tile.column.copy_(column)
+            score.scatter_(1, column, -torch.inf)
+            bound = best[:, 0] - tile.margin
+            block, token = (score.amax(1) >= bound).nonzero(as_tuple=True)
+            if len(token):
+                near = score[block, :, token] >= bound[block, token][:, None]
+                near.scatter_(1, column[block, 0, token][:, None], True)
+                row, rival = near.nonzero(as_tuple=True)
+                block += tile.block
+                doubtful.append((b.start[block] + token.add_(tile.token), row, rival.add_(b.first[block][row])))
+        nearest: Tensor = self._column.flatten().index_select(0, b.place) + b.first.index_select(0, b.of_token)
         if doubtful:
             tokens, rows, rivals = zip(*doubtful, strict=True)
             before = itertools.accumulate((len(which) for which in tokens), initial=0)
@@ -113,26 +146,29 @@ def _whole_lines(numbers: int) -> int:
     return -(-numbers // LINE) * LINE
 
 
-def _margin(length: Float[Tensor, "B n"], square: Float[Tensor, " k"], D: int) -> Float[Tensor, "B n"]:
-    """How far below the largest score 2 y.z - |z|^2 a centre can lie and still be the nearest.
+def _to_margin(reach: Float[Tensor, "B n"], D: int) -> None:
+    """In place: how far below the largest score 2 y.z - |z|^2 a centre can lie and still be the nearest.
 
     Score and direct sum are each within (D + 4) unit roundoffs of the truth, relative to (|y| + |z|)^2,
     and two centres are compared; eps is two unit roundoffs, the rest is slack. ``tiny`` is for squares
     that underflow.
+
+    Args:
+        reach: |y| + |z| with the longest z.
+        D: coordinates.
     """
-    reach = length + square.amax().sqrt()
-    info = torch.finfo(length.dtype)
-    return reach.square_().mul_(2 * (D + 8) * info.eps).add_(2 * (D + 8) * info.tiny)
+    info = torch.finfo(reach.dtype)
+    reach.square_().mul_(2 * (D + 8) * info.eps).add_(2 * (D + 8) * info.tiny)
 
 
-def _largest(score: Float[Tensor, "B k n"]) -> tuple[Float[Tensor, "B n"], Int64[Tensor, "B n"]]:
+def _largest(score: Float[Tensor, "b k n"]) -> tuple[Float[Tensor, "b 1 n"], Int64[Tensor, "b 1 n"]]:
     """Largest score of every token and where it is.
 
     On a CPU ``max`` with indices looks at one number at a time, but pooling over pictures whose channels lie side by
     side looks at as many as the processor can: eight times faster here.
     """
     if score.device.type != "cpu":
-        best, at = score.max(1)
+        best, at = score.max(1, keepdim=True)
         return best, at
     best, at = max_pool2d_with_indices(score[:, :, None].permute(0, 3, 1, 2), (score.shape[1], 1))
-    return best[:, :, 0, 0], at[:, :, 0, 0]
+    return best[..., 0].mT, at[..., 0].mT
