@@ -7,7 +7,6 @@ result. (The margin assumes torch's default, full-precision float32 products: wi
 centre that is nearest only within TF32's rounding.)
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,7 +40,7 @@ class _Tile:
     tokens: Float[Tensor, "b D n"]
     table: Float[Tensor, "b k D"]
     offset: Float[Tensor, "b k 1"]
-    margin: Float[Tensor, "b n"]
+    margin: Float[Tensor, "b 1 n"]
     score: Float[Tensor, "b k n"]
     column: Int64[Tensor, "b 1 n"]
 
@@ -83,7 +82,7 @@ class Search:
                 part = of, slice(token, token + some)
                 here, margin, column = y[part], self._margin[part], self._column[part]
                 score = memory[: here.shape[0] * k * here.shape[1]].view(len(here), k, -1)
-                yield _Tile(block, token, here.mT, table[of], offset[of], margin, score, column[:, None])
+                yield _Tile(block, token, here.mT, table[of], offset[of], margin[:, None], score, column[:, None])
 
     def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
         """Index of the nearest centre of every token, ties to the lowest."""
@@ -94,27 +93,25 @@ class Search:
         self._offset.index_copy_(0, self._row, -square)
         torch.add(self._length, square.amax().sqrt(), out=self._margin)
         _to_margin(self._margin, z.shape[1])
-        doubtful: list[tuple[Int64[Tensor, " m"], Int64[Tensor, " p"], Int64[Tensor, " p"]]] = []
+        doubtful = []
         for tile in self._tiles:
             score = torch.baddbmm(tile.offset, tile.table, tile.tokens, alpha=2, out=tile.score)
             best, column = _largest(score)
             tile.column.copy_(column)
             score.scatter_(1, column, -torch.inf)
-            bound = best[:, 0] - tile.margin
-            block, token = (score.amax(1) >= bound).nonzero(as_tuple=True)
+            bound = best.sub_(tile.margin)
+            block, _, token = (score.amax(1, keepdim=True) >= bound).nonzero(as_tuple=True)
             if len(token):
-                near = score[block, :, token] >= bound[block, token][:, None]
-                near.scatter_(1, column[block, 0, token][:, None], True)
-                row, rival = near.nonzero(as_tuple=True)
-                block += tile.block
-                doubtful.append((b.start[block] + token.add_(tile.token), row, rival.add_(b.first[block][row])))
+                rivals = score[block, :, token] >= bound[block, :, token]
+                doubtful.append((block.add_(tile.block), token.add_(tile.token), rivals))
         nearest: Tensor = self._column.flatten().index_select(0, b.place) + b.first.index_select(0, b.of_token)
         if doubtful:
-            tokens, rows, rivals = zip(*doubtful, strict=True)
-            before = itertools.accumulate((len(which) for which in tokens), initial=0)
-            row = torch.cat([row + there for row, there in zip(rows, before, strict=False)])
-            which = torch.cat(tokens)
-            nearest[which] = self._closest(self.x.index_select(0, which), centres, row, torch.cat(rivals))
+            block, token, among = map(torch.cat, zip(*doubtful, strict=True))
+            among.scatter_(1, self._column[block, token][:, None], True)
+            row, rival = among.nonzero(as_tuple=True)
+            which = b.start[block] + token
+            x = self.x.index_select(0, which)
+            nearest[which] = self._closest(x, centres, row, rival + b.first[block[row]])
         return nearest
 
     def _closest(
