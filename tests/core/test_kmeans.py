@@ -262,6 +262,24 @@ def test_the_narrowed_search_equals_the_full_one(
     assert ties > 0
 
 
+def test_equal_tokens_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every centre is a rival for every token then; they are decided some at a time."""
+    asked = list[int]()
+    closest = Search._closest
+
+    def counted(self: Search, x: Tensor, centres: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        asked.append(len(column))
+        return closest(self, x, centres, row, column)
+
+    monkeypatch.setattr(Search, "_closest", counted)
+    chunk = 16 * 40
+    found = weighted_kmeans(torch.ones(400, 3), torch.ones(400), 40, 1, chunk=chunk)
+    assert counts(found.assignment, 40).min() >= 1
+    assert sum(asked) == 400 * 40
+    # What was left over, and one tile more.
+    assert max(asked) <= 2 * chunk
+
+
 def test_finding_the_largest_by_pooling_is_finding_the_largest() -> None:
     score = torch.randn(3, 150, 301, generator=torch.Generator().manual_seed(0))
     score[:, 7] = -torch.inf

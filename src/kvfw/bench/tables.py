@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 from rich.table import Table
 
@@ -26,8 +27,8 @@ def as_json(found: Findings) -> str:
 def tables(found: Findings) -> Iterator[Table]:
     """The promises first, then what they were taken from."""
     yield _bars(found.bars)
-    if found.costs:
-        yield _costs(found.costs)
+    for tokens, costs in groupby(found.costs, key=lambda cost: cost.tokens):
+        yield _costs(tokens, list(costs))
     if found.speeds:
         yield _speeds(found.speeds)
     if found.peaks:
@@ -36,15 +37,13 @@ def tables(found: Findings) -> Iterator[Table]:
         yield _growths(found.growths)
 
 
-def _costs(costs: Sequence[Cost]) -> Table:
+def _costs(tokens: int, costs: Sequence[Cost]) -> Table:
     return _grid(
-        "Compression, as a fraction of the prompt's prefill",
-        ("composition", "tokens", "prefill s", "observe s", "compress s", "fraction", "of all rounds"),
+        f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s",
+        ("composition", "observe s", "compress s", "of prefill", "all rounds"),
         [
             (
                 cost.compose,
-                str(cost.tokens),
-                f"{cost.prefill_s:.3f}",
                 f"{cost.observe_s:.3f}",
                 f"{cost.compress_s:.3f}",
                 f"{cost.fraction:.1%}",
