@@ -23,6 +23,7 @@ from kvfw.core.task import Trial
 from kvfw.errors import PromptError, RunError
 from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
+from kvfw.model.load import load_model
 from kvfw.tasks.haystack import shipped
 from kvfw.tasks.niah import Niah
 
@@ -99,6 +100,29 @@ def test_numbers_that_are_none_are_named_by_layer(composition: str, where: str, 
         attach(model, composition, ratio=4, **PROTECTED) as cache,
     ):
         generate(model, prompt(LENGTH), 2, cache=cache)
+
+
+@pytest.mark.parametrize("composition", [*METHODS, "pinned", "snapkv(window=20)"])
+def test_padding_in_the_midst_of_a_text_is_as_if_it_were_not_there(composition: str, tiny_folder: Path) -> None:
+    loaded = load_model(str(tiny_folder), device="cpu")
+    text = torch.tensor(loaded.tokenizer(shipped()[:4000])["input_ids"])[None, :LENGTH]
+    # Some before the text, some in its middle, some among the last queries.
+    mask = torch.ones(1, LENGTH + 15, dtype=torch.int64)
+    for holes in (slice(0, 5), slice(24, 29), slice(60, 65)):
+        mask[:, holes] = 0
+    padded = torch.full_like(mask, int(loaded.tokenizer.pad_token_id))
+    padded[mask == 1] = text[0]
+    found = []
+    for ids, given in ((text, torch.ones_like(text)), (padded, mask)):
+        with attach(loaded.model, composition, ratio=4, tokenizer=loaded.tokenizer, **PROTECTED) as cache:
+            answer = generate(loaded.model, ids, NEW, cache=cache, attention_mask=given)
+        found.append((answer, [cache.state(i) for i in range(2)]))
+    (answer, alone), (same, beside) = found
+    assert torch.equal(answer, same)
+    for one, other in zip(alone, beside, strict=True):
+        assert one.mass.tolist() == other.mass.tolist()
+        close(one.positions, other.positions)
+        close(one.keys, other.keys)
 
 
 def test_padding_that_is_not_finite_harms_nobody() -> None:

@@ -247,6 +247,11 @@ class Session:
         old = layer.window
         queries = query if old is None else torch.cat((old[0], query), dim=2)
         positions = positions if old is None else torch.cat((old[1], positions), dim=1)
+        if _parted(positions >= 0):
+            # Padding goes to the left, so that as many queries of text are kept as the row has alone.
+            order = (positions >= 0).to(torch.uint8).argsort(dim=1, stable=True)
+            positions = positions.gather(1, order)
+            queries = queries.gather(2, order[:, None, :, None].expand_as(queries))
         layer.window = (queries[:, :, -width:].clone(), positions[:, -width:].clone())
 
     def _add_sums(self, query: Tensor, layer: CompressedLayer, kwargs: dict[str, Any]) -> None:
@@ -322,11 +327,15 @@ class Session:
     def _observe(self, part: Layer, layer: CompressedLayer, kwargs: dict[str, Any]) -> Observation:
         queries, query_positions = layer.window if layer.window is not None else (None, None)
         state, sums = layer.state, layer.column_sums
-        if layer.compressed and not layer.plain:
-            # Padding of a later turn stands between slots; neighbours there would be scored as if text parted them.
+        lexical = self._lexical(state) if self.plan.needs.lexical else None
+        if not layer.plain and _parted(state.valid):
+            # Padding of a later turn, or in the midst of a text, stands between slots; neighbours there would be
+            # scored as if text parted them.
             full = state
             state = take(full, full.valid)
             sums = {n: take_scores(part, full.valid, state.width) * state.valid for n, part in sums.items()}
+            if lexical is not None:
+                lexical = (take_scores(lexical[:, None], full.valid[:, :1], state.width) * state.valid[:, :1])[:, 0]
         return Observation(
             state=state,
             protected=protect(state.valid, self.plan.sinks, self.plan.recent),
@@ -336,7 +345,7 @@ class Session:
             queries=queries,
             query_positions=query_positions,
             column_sums=sums,
-            lexical=self._lexical(state) if self.plan.needs.lexical else None,
+            lexical=lexical,
             output_projection=part.output_projection,
             softcap=kwargs.get("softcap"),
             sink_logits=_sink_logits(kwargs),
@@ -372,6 +381,11 @@ class Session:
             rows = [rare_tokens(self.plan.vocabulary, row) for row in self._ids.tolist()]
             self._features = torch.tensor(rows, dtype=torch.float32, device=state.keys.device)
         return self._features
+
+
+def _parted(real: Tensor) -> bool:
+    """Whether padding follows something real along the last dimension."""
+    return bool((real[..., :-1] & ~real[..., 1:]).any())
 
 
 def _query_positions(state: KVState, count: int) -> Tensor:
