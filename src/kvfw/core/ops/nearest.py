@@ -93,7 +93,7 @@ class Search:
         self._offset.index_copy_(0, self._row, -square)
         torch.add(self._length, square.amax().sqrt(), out=self._margin)
         _to_margin(self._margin, z.shape[1])
-        doubtful: list[tuple[Int64[Tensor, " m"], Int64[Tensor, " m"], Bool[Tensor, "m k"]]] = []
+        doubtful: list[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"], Bool[Tensor, "_ k"]]] = []
         for tile in self._tiles:
             score = torch.baddbmm(tile.offset, tile.table, tile.tokens, alpha=2, out=tile.score)
             best, column = _largest(score)
@@ -115,7 +115,7 @@ class Search:
 
     def _decide(
         self,
-        doubtful: list[tuple[Int64[Tensor, " m"], Int64[Tensor, " m"], Bool[Tensor, "m k"]]],
+        doubtful: list[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"], Bool[Tensor, "_ k"]]],
         centres: Float[Tensor, "K D"],
     ) -> None:
         """Replaces what was found for tokens that have rivals: their block, their place in it, and who is one."""
