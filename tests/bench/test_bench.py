@@ -190,6 +190,12 @@ def test_memory_promises_are_ratios_of_what_processes_measured() -> None:
     # 70 bytes had to be freed: the full cache less the kept one and one layer.
     assert found["peak of an attached prefill, of the plain one's less what must have been freed"] == 110 / 130
     assert found["extra memory of h2o scoring"] == 1.0
+    shorter = replace(findings(), peaks=peaks, costs=(cost(1024, 0.03),))
+    assert [bar.what for bar in shorter.bars if bar.measured is not None] == [
+        "kvfw --help",
+        "kvfw list",
+        "loading the model again",
+    ]
 
 
 def test_nothing_measured_is_lost_when_a_benchmark_is_stopped(

@@ -23,13 +23,22 @@ from kvfw.core.spec import parse
 def promises(
     costs: Sequence[Cost], whole: Whole | None, peaks: Mapping[str, Peak], starting: Starting | None
 ) -> tuple[Bar, ...]:
-    """All of them, in the order in which they are shown."""
-    return (_whole(whole), *_compression(costs), *_memory(peaks), *_starting(starting))
+    """All of them, in the order in which they are shown.
+
+    Promises are about prompts of one length; what was measured at another keeps or breaks none.
+    """
+    there = any(cost.tokens == BAR_TOKENS for cost in costs)
+    return (
+        _whole(whole if there else None),
+        *_compression(costs),
+        *_memory(peaks if there else {}),
+        *_starting(starting),
+    )
 
 
 def _whole(found: Whole | None) -> Bar:
     what = f"{len(SIXTEEN)} compositions on one prompt of {BAR_TOKENS} tokens, against as many prefills"
-    return Bar(what, WHOLE_BAR, found.fraction if found and found.tokens == BAR_TOKENS else None)
+    return Bar(what, WHOLE_BAR, found.fraction if found else None)
 
 
 def _compression(found: Sequence[Cost]) -> tuple[Bar, ...]:

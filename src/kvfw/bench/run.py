@@ -84,9 +84,8 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> It
     found = replace(found, whole=whole(loaded, request.model, SIXTEEN, at, 16, rounds, registry))
     yield found
     tell("decode speed")
-    speed = speeds(
-        loaded.model, prompts[at], KEPT_SLOTS, request.repeats, sinks=SINKS, recent=RECENT, registry=registry
-    )
+    slots = tuple(slots for slots in KEPT_SLOTS if slots < at)
+    speed = speeds(loaded.model, prompts[at], slots, request.repeats, sinks=SINKS, recent=RECENT, registry=registry)
     found = replace(found, speeds=speed)
     yield found
     tell("memory")

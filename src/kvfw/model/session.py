@@ -247,7 +247,7 @@ class Session:
         old = layer.window
         queries = query if old is None else torch.cat((old[0], query), dim=2)
         positions = positions if old is None else torch.cat((old[1], positions), dim=1)
-        if _parted(positions >= 0):
+        if not layer.plain and _parted(positions >= 0):
             # Padding goes to the left, so that as many queries of text are kept as the row has alone.
             order = (positions >= 0).to(torch.uint8).argsort(dim=1, stable=True)
             positions = positions.gather(1, order)
