@@ -1,6 +1,8 @@
 """Weighted k-means against scikit-learn, against a slow reference, and its laws."""
 
 import math
+from collections.abc import Callable
+from types import ModuleType
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,11 +13,14 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from helpers.kmeans_alone import Clusters, blocked_kmeans, weighted_kmeans
-from kvfw.core.ops import cluster_means, kmeans, nearest
+from kvfw.core.ops import cluster_means, kmeans, nearest, nearest_full, nearest_moved
 from kvfw.core.ops.blocks import Blocks, divided
 from kvfw.core.ops.cluster_means import RepeatedMeans, cluster_sums, counts, weighted_means
 from kvfw.core.ops.kmeans import clusters_of_heads
 from kvfw.core.ops.nearest import Search
+from kvfw.core.ops.nearest_full import FullSearch
+from kvfw.core.ops.nearest_moved import MovedSearches
+from kvfw.core.ops.products import closest, largest
 
 Points = list[list[float]]
 TINY_CHUNK = 1
@@ -237,41 +242,102 @@ def test_iterations_stop_when_stable_and_count_assignments() -> None:
     assert not same(runs[0], runs[1])
 
 
+SEARCHES = [FullSearch, MovedSearches.of]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("parts", [[(300, 60)], [(100, 17), (100, 20), (100, 19)], [(120, 22), (149, 25), (31, 9)]])
+@pytest.mark.parametrize("search_of", SEARCHES)
 def test_the_narrowed_search_equals_the_full_one(
-    dtype: torch.dtype, offset: float, parts: list[tuple[int, int]]
+    dtype: torch.dtype, offset: float, parts: list[tuple[int, int]], search_of: Callable[[Tensor, Blocks, int], Search]
 ) -> None:
     g = torch.Generator().manual_seed(0)
     # Rounded to halves: plenty of exactly equal distances.
     x = (torch.randn(300, 6, generator=g, dtype=dtype) * 2).round() / 2 + offset
     a = torch.rand(300, generator=g, dtype=dtype)
     blocks = Blocks(parts, x.device)
-    search = Search(x, blocks, 3000)
+    search = search_of(x, blocks, 3000)
     centres = x[blocks.starting_tokens()]
-    strange = blocks.of_cluster != blocks.of_token[:, None]
     ties = 0
     for _ in range(12):
-        closest = search.nearest(centres)
-        full = ((x[:, None] - centres) ** 2).sum(2).masked_fill(strange, torch.inf)
+        found = search.nearest(centres)
+        full = ((x[:, None] - centres) ** 2).sum(2).masked_fill(of_others(blocks), torch.inf)
         least = full == full.amin(1, keepdim=True)
-        assert torch.equal(closest, least.int().argmax(1))
+        assert torch.equal(found, least.int().argmax(1))
         ties += int((least.sum(1) > 1).sum())
-        centres = weighted_means(x, a, kmeans._without_empty(closest, x, a, centres, blocks), len(centres))
+        centres = weighted_means(x, a, kmeans._without_empty(found, x, a, centres, blocks), len(centres))
     assert ties > 0
 
 
-def test_equal_tokens_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def of_others(blocks: Blocks) -> Tensor:
+    return blocks.of_cluster != blocks.of_token[:, None]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 2**20),
+    steps=st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 1e-7, 0.5, 3.0])), min_size=1, max_size=8),
+)
+def test_whichever_centres_move_how_far_the_nearest_are_those_of_a_fresh_search(
+    seed: int, steps: list[tuple[float, float]]
+) -> None:
+    """Also centres that become equal to others, leave and come back, or do not move at all."""
+    g = torch.Generator().manual_seed(seed)
+    x = (torch.randn(90, 3, generator=g) * 2).round() / 2
+    blocks = Blocks([(60, 12), (30, 9)], x.device)
+    search = MovedSearches.of(x, blocks, 300)
+    centres = start = x[blocks.starting_tokens()]
+    for share, far in steps:
+        some = torch.rand(len(centres), generator=g) < share
+        step = torch.randn(centres.shape, generator=g) * far
+        # Some go back to where they began, where others may be.
+        target = torch.where(torch.rand(len(centres), 1, generator=g) < 0.3, start, (centres + step).double().float())
+        centres = torch.where(some[:, None], target, centres)
+        full = ((x[:, None] - centres) ** 2).sum(2).masked_fill(of_others(blocks), torch.inf)
+        assert torch.equal(search.nearest(centres), (full == full.amin(1, keepdim=True)).int().argmax(1))
+
+
+def test_only_centres_that_moved_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _ = random_case(200, 8, 3)
+    search = nearest_moved.MovedSearch(x, 40, 2**20)
+    centres = x[::5].clone()
+    search.nearest(centres)
+    asked = list[list[int]]()
+    look = nearest_moved.MovedSearch._look
+
+    def noted(self: nearest_moved.MovedSearch, which: Tensor) -> None:
+        asked.append(which.tolist())
+        look(self, which)
+
+    monkeypatch.setattr(nearest_moved.MovedSearch, "_look", noted)
+    centres[[3, 17]] += 0.25
+    search.nearest(centres)
+    search.nearest(centres)
+    assert asked == [[3, 17]]
+
+
+def test_which_search_is_used_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, a = random_case(6 * 80, 5, 7)
+    heads, weights = x.view(6, 80, 5), a.view(6, 80)
+    # Heads that become stable at different times, so that only some go on.
+    heads[:4, :40] = 100 + heads[:4, :40] / 100
+    few = [clusters_of_heads(heads, weights, 9, 30, block) for block in (None, 32)]
+    monkeypatch.setattr(nearest, "MANY", 1)
+    assert all(map(torch.equal, few, [clusters_of_heads(heads, weights, 9, 30, block) for block in (None, 32)]))
+
+
+@pytest.mark.parametrize("searching", [nearest_full, nearest_moved])
+def test_equal_tokens_do_not_fill_the_memory(searching: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every centre is a rival for every token then; they are decided some at a time."""
     asked = list[int]()
-    closest = Search._closest
 
-    def counted(self: Search, x: Tensor, centres: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    def counted(x: Tensor, centres: Tensor, row: Tensor, column: Tensor, chunk: int) -> Tensor:
         asked.append(len(column))
-        return closest(self, x, centres, row, column)
+        return closest(x, centres, row, column, chunk)
 
-    monkeypatch.setattr(Search, "_closest", counted)
+    monkeypatch.setattr(searching, "closest", counted)
+    monkeypatch.setattr(nearest, "MANY", 1 if searching is nearest_moved else 1000)
     chunk = 16 * 40
     found = weighted_kmeans(torch.ones(400, 3), torch.ones(400), 40, 1, chunk=chunk)
     assert counts(found.assignment, 40).min() >= 1
@@ -283,7 +349,7 @@ def test_equal_tokens_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
 def test_finding_the_largest_by_pooling_is_finding_the_largest() -> None:
     score = torch.randn(3, 150, 301, generator=torch.Generator().manual_seed(0))
     score[:, 7] = -torch.inf
-    best, at = nearest._largest(score)
+    best, at = largest(score)
     assert torch.equal(best, score.max(1, keepdim=True).values)
     assert torch.equal(at, score.max(1, keepdim=True).indices)
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from kvfw.core.ops.blocks import Blocks, divided
 from kvfw.core.ops.cluster_means import EVEN, RepeatedMeans, counts, weighted_means
-from kvfw.core.ops.nearest import CHUNK, Search, squared_distance
+from kvfw.core.ops.nearest import CHUNK, Search, search_of
+from kvfw.core.ops.products import squared_distance
 
 
 def clusters_of_heads(
@@ -88,7 +89,7 @@ def _lloyd(
 ) -> Int64[Tensor, " N"]:
     """Lloyd iterations side by side in blocks of so many tokens and clusters, clustered separately."""
     blocks = Blocks(parts, x.device)
-    search = Search(x, blocks, chunk)
+    search = search_of(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
     assignment = _without_empty(search.nearest(centres), x, a, centres, blocks)
     return _until_stable(search, a, assignment, iters - 1)
@@ -112,10 +113,10 @@ def _until_stable(
         if not len(moving):
             break
         if 4 * len(moving) <= 3 * len(blocks.parts):
-            rest, tokens = blocks.only(moving), moved[blocks.of_token].nonzero().squeeze(1)
-            shift = (rest.first - blocks.first[moving])[rest.of_token]
-            some = Search(x.index_select(0, tokens), rest, search.chunk)
-            assignment[tokens] = _until_stable(some, a[tokens], assignment[tokens] + shift, iters - 1 - done) - shift
+            tokens = moved[blocks.of_token].nonzero().squeeze(1)
+            rest = search.only(moving, tokens)
+            shift = (rest.blocks.first - blocks.first[moving])[rest.blocks.of_token]
+            assignment[tokens] = _until_stable(rest, a[tokens], assignment[tokens] + shift, iters - 1 - done) - shift
             break
     return assignment
 
