@@ -26,13 +26,14 @@ from kvfw.core.allocate import Uniform
 from kvfw.core.budget import Amount, amount, divide
 from kvfw.core.compressor import Compressor, Scores, compressor
 from kvfw.core.interfaces import Allocator, Merger, Scorer, Selector, Space
+from kvfw.core.merging import match_untouched
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.slots import take
 from kvfw.core.options import part_option
 from kvfw.core.parts import STAGE_KINDS, Kind
 from kvfw.core.registry import default_registry
 from kvfw.core.spec import build_part, build_stage, parse, part_class
-from kvfw.core.stages import Merge, Select, Stage, match_untouched
+from kvfw.core.stages import Merge, Select, Stage
 from kvfw.core.state import KVState
 from kvfw.errors import BudgetError, RunError
 from kvfw.methods.snapkv import SnapKV

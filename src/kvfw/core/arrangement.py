@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor
 
+from kvfw.core.merging import match_untouched
 from kvfw.core.ops.slots import join, rows, take
-from kvfw.core.stages import match_untouched, take_scores
+from kvfw.core.stages import take_scores
 from kvfw.core.state import KVState
 
 

@@ -36,6 +36,14 @@ class Rope:
         return 2 * self.inv_freq.shape[0]
 
 
+def alike(first: Rope | None, second: Rope | None) -> bool:
+    """Whether two layers' keys are rotated in the same way."""
+    if first is None or second is None:
+        return first is second
+    same = (first.scaling, first.layout) == (second.scaling, second.layout)
+    return same and torch.equal(first.inv_freq, second.inv_freq)
+
+
 def rotate(
     keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
 ) -> Float32[Tensor, "B H N D"]:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from kvfw.core.blame import blamed, needs_of
 from kvfw.core.interfaces import Merger, Scorer, Selector, Space
+from kvfw.core.merging import Merging
 from kvfw.core.observation import Needs, Observation
-from kvfw.core.ops.slots import chosen_slots, empty_like, rows, take
+from kvfw.core.ops.slots import chosen_slots, empty_like, take
 from kvfw.core.options import PartOption, StageForm
 from kvfw.core.parts import Kind
 from kvfw.core.rope import Rope, rotate, unrotate
@@ -29,10 +30,12 @@ class Outcome:
     Args:
         kept: slots of the prompt to keep exactly.
         merged: new slots, or None.
+        merging: slots yet to be merged into new ones, or None. Several layers' are merged together.
     """
 
     kept: Bool[Tensor, "B Hkv N"]
     merged: KVState | None = None
+    merging: Merging | None = None
 
 
 @runtime_checkable
@@ -156,10 +159,8 @@ class Merge(StageForm):
                 f"scorer {type(self.weight).__name__} gave a negative or infinite score in layer {obs.layer}; "
                 "where scores weight a merge they must be finite and 0 or more"
             )
-        merged = merge_in_space(tokens, weights, budget, self.merger, self.space, obs.rope)
-        if self.bias == "log":
-            merged = replace(merged, bias=torch.where(merged.valid, merged.mass.log(), merged.bias))
-        return Outcome(kept=kept, merged=merged)
+        merging = Merging(tokens, weights, budget, self.merger, self.space, obs.rope, self.bias == "log")
+        return Outcome(kept=kept, merging=merging)
 
     def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
         """See :class:`Stage`."""
@@ -191,60 +192,6 @@ def take_scores(
 ) -> Float[Tensor, "B Hkv K"]:
     """Scores of the chosen slots, laid out as :func:`kvfw.core.ops.slots.take` lays out the slots."""
     return scores.gather(-1, chosen_slots(chosen, width))
-
-
-def merge_in_space(
-    tokens: KVState,
-    weights: Float[Tensor, "B Hkv N"],
-    budget: Int64[Tensor, "B Hkv"],
-    merger: Merger,
-    space: Space,
-    rope: Rope | None,
-) -> KVState:
-    """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
-
-    Raises:
-        RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
-    """
-    who = f"merger {type(merger).__name__}"
-    with blamed(f"space {type(space).__name__}"):
-        inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
-    with blamed(who):
-        merged = merger.merge(inside, weights, budget)
-    if not isinstance(merged, KVState):
-        raise RunError(f"{who} returned {type(merged).__name__} where a KVState is expected")
-    if not torch.equal(merged.valid.sum(-1), budget):
-        raise RunError(f"{who} returned {merged.valid.sum(-1).tolist()} slots where its budget was {budget.tolist()}")
-    before, after = tokens.mass.sum(-1), merged.mass.sum(-1)
-    if not torch.equal(before, after):
-        raise RunError(
-            f"{who} returned slots that stand for {after.tolist()} tokens where it was "
-            f"given {before.tolist()}; masses must add up"
-        )
-    with blamed(f"space {type(space).__name__}"):
-        back = space.inverse(merged, rope)
-    keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
-    source, untouched = match_untouched(inside, merged)
-    keys = torch.where(untouched[..., None], rows(tokens.keys, source), keys)
-    bias = torch.where(untouched, tokens.bias.gather(-1, source), back.bias)
-    return replace(back, keys=keys, values=values, bias=bias)
-
-
-def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
-    """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are the same.
-
-    Positions ascend per head, so the candidate is found by binary search.
-    """
-    source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
-    source = source.clamp(max=before.width - 1)
-    same = after.valid & (before.mass.gather(-1, source) == after.mass)
-    same &= before.positions.gather(-1, source) == after.positions
-    # Few slots come this far, and looking at all their numbers is most of the work.
-    row, head, slot = same.nonzero(as_tuple=True)
-    at = row, head, source[row, head, slot]
-    for old, new in ((before.keys, after.keys), (before.values, after.values)):
-        same[row, head, slot] &= (old[at] == new[row, head, slot]).all(-1)
-    return source, same
 
 
 def closed_up(state: KVState, rope: Rope, active: Bool[Tensor, "B Hkv"]) -> KVState:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.allocate import Uniform
-from kvfw.core.compressor import Compressor, Scores
+from kvfw.core.compressor import Compressor, Scores, Work
 from kvfw.core.interfaces import Allocator
 from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
@@ -24,6 +25,9 @@ from kvfw.model.plan import Plan
 from kvfw.model.session import Session, new_cache
 from kvfw.model.versions import passed
 from kvfw.model.waiting import clock_s
+
+TOGETHER = 2
+"""Layers compressed together. On two threads that makes a hybrid with E-Means a tenth faster; three are no faster."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,12 @@ class Prefill:
         heads = [obs.state.keys.shape[1] for obs in self.observations.values()]
         budgets = (allocator or Uniform()).allocate(each * sum(heads), heads)
 
-        def compressed(work: tuple[int, Tensor]) -> KVState:
-            index, budget = work
-            obs = self.observations[index]
-            return compressor.compress(obs, budget.to(obs.state.keys.device), self._scores[index])
-
-        states = map_layers(compressed, zip(self.observations, budgets, strict=True), self.logits.device)
+        work = [
+            Work(obs, budget.to(obs.state.keys.device), self._scores[index])
+            for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
+        ]
+        groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]
+        states = chain.from_iterable(map_layers(compressor.compress_layers, groups, self.logits.device))
         return dict(zip(self.observations, states, strict=True))
 
     def cache_of(self, *rows: dict[int, KVState]) -> CompressedCache:

@@ -1,0 +1,141 @@
+"""Merging slots in a space, those of several layers at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from kvfw.core.blame import blamed
+from kvfw.core.interfaces import Merger, Space
+from kvfw.core.ops.slots import rows, stack
+from kvfw.core.rope import Rope, alike
+from kvfw.core.state import KVState
+from kvfw.errors import RunError
+
+
+@dataclass(frozen=True)
+class Merging:
+    """Slots to be merged.
+
+    Args:
+        tokens: the slots, as the cache has them.
+        weights: how much each counts.
+        budget: number of new slots.
+        merger, space: how and where to merge.
+        rope: how the keys are rotated.
+        log_mass: whether new slots get ``log mass`` as their attention bias.
+    """
+
+    tokens: KVState
+    weights: Float[Tensor, "B Hkv N"]
+    budget: Int64[Tensor, "B Hkv"]
+    merger: Merger
+    space: Space
+    rope: Rope | None
+    log_mass: bool
+
+
+def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
+    """The new slots of each.
+
+    Neighbours that differ in nothing but their numbers are merged as one batch: merging is made of many small
+    operations, which cost the same for few rows and many. A merger's rows do not affect each other, not by a bit.
+
+    Raises:
+        RunError: a merger returned another number of slots than its budget, or lost or invented tokens.
+    """
+    groups = list[list[Merging]]()
+    for merging in mergings:
+        if groups and _alike(groups[-1][0], merging):
+            groups[-1].append(merging)
+        else:
+            groups.append([merging])
+    return [state for group in groups for state in _split(_merged(_stacked(group)), group)]
+
+
+def _alike(first: Merging, other: Merging) -> bool:
+    """Whether the two can be rows of one batch."""
+    parts = (first.merger, first.space, first.log_mass) == (other.merger, other.space, other.log_mass)
+    return parts and _form(first.tokens) == _form(other.tokens) and alike(first.rope, other.rope)
+
+
+def _form(state: KVState) -> tuple[object, ...]:
+    keys, values = state.keys, state.values
+    return keys.shape[1:], values.shape[1:], keys.dtype, values.dtype, keys.device
+
+
+def _stacked(group: list[Merging]) -> Merging:
+    if len(group) == 1:
+        return group[0]
+    return replace(
+        group[0],
+        tokens=stack([merging.tokens for merging in group]),
+        weights=torch.cat([merging.weights for merging in group]),
+        budget=torch.cat([merging.budget for merging in group]),
+    )
+
+
+def _split(merged: KVState, group: list[Merging]) -> list[KVState]:
+    sizes = [len(merging.budget) for merging in group]
+    parts = (
+        torch.split(part, sizes) for part in (merged.keys, merged.values, merged.positions, merged.mass, merged.bias)
+    )
+    return [KVState(*own) for own in zip(*parts, strict=True)]
+
+
+def _merged(merging: Merging) -> KVState:
+    """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
+
+    Raises:
+        RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
+    """
+    tokens, budget, merger, space, rope = (
+        merging.tokens,
+        merging.budget,
+        merging.merger,
+        merging.space,
+        merging.rope,
+    )
+    who = f"merger {type(merger).__name__}"
+    with blamed(f"space {type(space).__name__}"):
+        inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
+    with blamed(who):
+        merged = merger.merge(inside, merging.weights, budget)
+    if not isinstance(merged, KVState):
+        raise RunError(f"{who} returned {type(merged).__name__} where a KVState is expected")
+    if not torch.equal(merged.valid.sum(-1), budget):
+        raise RunError(f"{who} returned {merged.valid.sum(-1).tolist()} slots where its budget was {budget.tolist()}")
+    before, after = tokens.mass.sum(-1), merged.mass.sum(-1)
+    if not torch.equal(before, after):
+        raise RunError(
+            f"{who} returned slots that stand for {after.tolist()} tokens where it was "
+            f"given {before.tolist()}; masses must add up"
+        )
+    with blamed(f"space {type(space).__name__}"):
+        back = space.inverse(merged, rope)
+    keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
+    source, untouched = match_untouched(inside, merged)
+    keys = torch.where(untouched[..., None], rows(tokens.keys, source), keys)
+    bias = torch.where(untouched, tokens.bias.gather(-1, source), back.bias)
+    if merging.log_mass:
+        bias = torch.where(back.valid, back.mass.log(), bias)
+    return replace(back, keys=keys, values=values, bias=bias)
+
+
+def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
+    """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are the same.
+
+    Positions ascend per head, so the candidate is found by binary search.
+    """
+    source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
+    source = source.clamp(max=before.width - 1)
+    same = after.valid & (before.mass.gather(-1, source) == after.mass)
+    same &= before.positions.gather(-1, source) == after.positions
+    # Few slots come this far, and looking at all their numbers is most of the work.
+    row, head, slot = same.nonzero(as_tuple=True)
+    at = row, head, source[row, head, slot]
+    for old, new in ((before.keys, after.keys), (before.values, after.values)):
+        same[row, head, slot] &= (old[at] == new[row, head, slot]).all(-1)
+    return source, same

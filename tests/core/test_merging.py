@@ -1,0 +1,96 @@
+"""Layers whose slots are merged together come out as each does alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.observations import observe, random_row, same_bits
+from kvfw.core.budget import amount
+from kvfw.core.compressor import Compressor, Work, compressor
+from kvfw.core.observation import Observation
+from kvfw.core.rope import Rope, alike
+from kvfw.core.spec import parse
+from kvfw.core.state import KVState
+from kvfw.methods.ewmeans import EWMeans
+
+SINKS, RECENT = 2, 3
+
+
+def bound(text: str) -> Compressor:
+    return compressor(parse(text), amount(ratio=2), sinks=SINKS, recent=RECENT)
+
+
+def layer(index: int, lengths: tuple[int, ...] = (24, 15), rope_base: float | None = None) -> Observation:
+    rows = [random_row(length, 10 * index + i) for i, length in enumerate(lengths)]
+    seen = observe(rows, sinks=SINKS, recent=RECENT, window=8)
+    if rope_base is None:
+        return replace(seen, layer=index)
+    assert seen.rope is not None
+    pairs = len(seen.rope.inv_freq)
+    return replace(seen, layer=index, rope=Rope(rope_base ** -(torch.arange(pairs, dtype=torch.float32) / pairs)))
+
+
+def work() -> list[Work]:
+    """Layers that differ in numbers only, in budget, in lengths, in rotation; and one that loses all."""
+    two = torch.tensor([[9, 9], [6, 6]])
+    return [
+        Work(layer(0), two),
+        Work(layer(1), two),
+        Work(layer(2), torch.tensor([[9, 4], [1, 0]])),
+        Work(layer(3, (19, 24)), two),
+        Work(layer(4, rope_base=500.0), two),
+        Work(layer(5), two),
+        Work(layer(6), torch.zeros(2, 2, dtype=torch.int64)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ewmeans_pre",
+        "ewmeans_post(bias=log)",
+        "ewmeans_pre(block=8)",
+        "snapkv:0.5+ewmeans_pre:0.5",
+        "snapkv:0.5+streaming(positions=cache):0.5",
+        "h2o:0.6+ewmeans_post:0.4",
+    ],
+)
+def test_several_layers_are_what_each_is_alone_bit_for_bit(text: str) -> None:
+    made = bound(text)
+    together = made.compress_layers(work())
+    for own, state in zip(work(), together, strict=True):
+        assert same_bits(state, made.compress(own.obs, own.budget))
+    assert made.compress_layers([]) == []
+
+
+def test_only_neighbours_alike_are_merged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list[int]()
+    merge = EWMeans.merge
+
+    def counted(self: EWMeans, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
+        rows.append(len(budget))
+        return merge(self, state, weights, budget)
+
+    monkeypatch.setattr(EWMeans, "merge", counted)
+    bound("ewmeans_pre").compress_layers(work())
+    # Another budget makes no difference, nor do other lengths where the widest row is as wide.
+    assert rows == [8, 2, 2]
+
+
+def test_a_layer_merged_with_others_holds_nothing_of_them() -> None:
+    for state in bound("ewmeans_pre").compress_layers(work()[:2]):
+        for part in (state.keys, state.values, state.positions, state.mass, state.bias):
+            assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def test_rotations_are_alike_where_frequencies_scaling_and_layout_are() -> None:
+    rope = Rope(torch.tensor([1.0, 0.1]))
+    assert alike(None, None)
+    assert not alike(rope, None)
+    assert alike(rope, Rope(torch.tensor([1.0, 0.1])))
+    assert not alike(rope, Rope(torch.tensor([1.0, 0.2])))
+    assert not alike(rope, replace(rope, scaling=2.0))
+    assert not alike(rope, replace(rope, layout="interleaved"))
+    assert not alike(rope, Rope(torch.tensor([1.0])))
