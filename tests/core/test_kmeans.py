@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from sklearn.cluster import KMeans
 from torch import Tensor
 
@@ -19,8 +19,8 @@ from kvfw.core.ops.cluster_means import RepeatedMeans, cluster_sums, counts, wei
 from kvfw.core.ops.kmeans import clusters_of_heads
 from kvfw.core.ops.nearest import Search
 from kvfw.core.ops.nearest_full import FullSearch
-from kvfw.core.ops.nearest_moved import MovedSearches
-from kvfw.core.ops.products import closest, largest
+from kvfw.core.ops.nearest_moved import BlockSearch, MovedSearch
+from kvfw.core.ops.products import closest, largest, margin_of
 
 Points = list[list[float]]
 TINY_CHUNK = 1
@@ -242,7 +242,7 @@ def test_iterations_stop_when_stable_and_count_assignments() -> None:
     assert not same(runs[0], runs[1])
 
 
-SEARCHES = [FullSearch, MovedSearches.of]
+SEARCHES = [FullSearch, MovedSearch.of]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -274,47 +274,113 @@ def of_others(blocks: Blocks) -> Tensor:
     return blocks.of_cluster != blocks.of_token[:, None]
 
 
+#: Share of the centres that move, and how far.
+Steps = list[tuple[float, float]]
+
+
+def moved_on(centres: Tensor, start: Tensor, share: float, far: float, g: torch.Generator) -> Tensor:
+    """Some centres a step on (0: to the next number), or back where they began, where others may be."""
+    some = torch.rand(len(centres), 1, generator=g) < share
+    step = torch.randn(centres.shape, generator=g, dtype=centres.dtype) * far
+    stepped = torch.nextafter(centres, centres + 1) if far == 0 else centres + step
+    back = torch.rand(len(centres), 1, generator=g) < 0.3
+    return torch.where(some, torch.where(back, start, stepped), centres)
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     seed=st.integers(0, 2**20),
-    steps=st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 1e-7, 0.5, 3.0])), min_size=1, max_size=8),
+    offset=st.sampled_from([0.0, 1.0, 1e4]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    steps=st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 1e-7, 0.5, 1e4])), min_size=1, max_size=8),
 )
-def test_whichever_centres_move_how_far_the_nearest_are_those_of_a_fresh_search(
-    seed: int, steps: list[tuple[float, float]]
+@example(seed=15711, offset=0.0, dtype=torch.float32, steps=[(0.0, 0.5)] * 6 + [(0.5, 1e-7)])
+def test_whichever_centres_move_how_far_the_nearest_are_those_of_a_full_search(
+    seed: int, offset: float, dtype: torch.dtype, steps: Steps
 ) -> None:
     """Also centres that become equal to others, leave and come back, or do not move at all."""
     g = torch.Generator().manual_seed(seed)
-    x = (torch.randn(90, 3, generator=g) * 2).round() / 2
+    x = (torch.randn(90, 3, generator=g, dtype=dtype) * 2).round() / 2 + offset
     blocks = Blocks([(60, 12), (30, 9)], x.device)
-    search = MovedSearches.of(x, blocks, 300)
+    search = MovedSearch.of(x, blocks, 300)
     centres = start = x[blocks.starting_tokens()]
     for share, far in steps:
-        some = torch.rand(len(centres), generator=g) < share
-        step = torch.randn(centres.shape, generator=g) * far
-        # Some go back to where they began, where others may be.
-        target = torch.where(torch.rand(len(centres), 1, generator=g) < 0.3, start, (centres + step).double().float())
-        centres = torch.where(some[:, None], target, centres)
+        centres = moved_on(centres, start, share, far, g)
         full = ((x[:, None] - centres) ** 2).sum(2).masked_fill(of_others(blocks), torch.inf)
         assert torch.equal(search.nearest(centres), (full == full.amin(1, keepdim=True)).int().argmax(1))
 
 
+def test_a_centre_that_moves_by_less_than_the_mean_tells_has_moved() -> None:
+    u = 2.0**-23
+    x = torch.tensor([[1 + 2 * u], [-3 - 2 * u]])
+    search = BlockSearch(x, 2, 64, torch.empty(64))
+    assert search.nearest(torch.tensor([[1.0], [1 + 4 * u]])).tolist() == [0, 0]
+    assert search.nearest(torch.tensor([[1 - u / 2], [1 + 4 * u]])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_search_remembers_is_true(seed: int) -> None:
+    """Of every token the score of its nearest centre, and one that no other exceeds but by rounding."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(100, 5, generator=g)
+    search = BlockSearch(x, 20, 2000, torch.empty(2000))
+    centres = start = x[::5]
+    longest = 0.0
+    # Far away and back: scores remembered from then are less exact.
+    for share, far in [
+        (0.3, 0.1),
+        (0.2, 1e4),
+        (0.5, 0.0),
+        (1.0, 1e-3),
+        (0.1, 0.5),
+        (0.4, 1e4),
+        (0.9, 1e-7),
+        (0.3, 1.0),
+    ]:
+        centres = moved_on(centres, start, share, far, g)
+        found = search.nearest(centres)[:, None]
+        y, z = (part.double() - search._origin.double() for part in (x, centres))
+        score = 2 * y @ z.T - (z * z).sum(1)
+        longest = max(longest, float(z.norm(dim=1).max()))
+        assert float(search._longest) == pytest.approx(longest, rel=1e-6)
+        half = margin_of(y.norm(dim=1) + longest, 5) * 2.0**29 / 2
+        assert ((search._best[:100].double() - score.gather(1, found)[:, 0]).abs() <= half).all()
+        assert (search._rest[:100].double() + half >= score.scatter(1, found, -torch.inf).amax(1)).all()
+    assert longest > 1e4
+
+
 def test_only_centres_that_moved_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _ = random_case(200, 8, 3)
-    search = nearest_moved.MovedSearch(x, 40, 2**20)
+    search = BlockSearch(x, 40, 2**20, x.new_empty(2**20))
     centres = x[::5].clone()
     search.nearest(centres)
     asked = list[list[int]]()
-    look = nearest_moved.MovedSearch._look
+    look = BlockSearch._look
 
-    def noted(self: nearest_moved.MovedSearch, which: Tensor) -> None:
+    def noted(self: BlockSearch, which: Tensor) -> None:
         asked.append(which.tolist())
         look(self, which)
 
-    monkeypatch.setattr(nearest_moved.MovedSearch, "_look", noted)
+    monkeypatch.setattr(BlockSearch, "_look", noted)
     centres[[3, 17]] += 0.25
     search.nearest(centres)
     search.nearest(centres)
     assert asked == [[3, 17]]
+
+
+def test_blocks_take_turns_with_one_room_for_scores() -> None:
+    x, _ = random_case(3 * 400, 8, 3)
+    search = MovedSearch.of(x, Blocks([(400, 90), (500, 70), (300, 80)], x.device), 3000)
+    assert len({own._room.data_ptr() for own in search._searches}) == 1
+    # The most is 32 tokens and 90 centres.
+    assert len(search._searches[0]._room) == 2880
+
+
+@pytest.mark.parametrize(("clusters", "expected"), [(255, FullSearch), (256, MovedSearch)])
+def test_the_search_depends_on_the_number_of_centres(clusters: int, expected: type) -> None:
+    x, _ = random_case(300, 3, 2, torch.float32)
+    blocks = Blocks([(300, clusters)], x.device)
+    assert type(nearest.search_of(x, blocks, nearest.CHUNK)) is expected
 
 
 def test_which_search_is_used_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,8 +389,17 @@ def test_which_search_is_used_does_not_show(monkeypatch: pytest.MonkeyPatch) -> 
     # Heads that become stable at different times, so that only some go on.
     heads[:4, :40] = 100 + heads[:4, :40] / 100
     few = [clusters_of_heads(heads, weights, 9, 30, block) for block in (None, 32)]
+    fewer = list[int]()
+    only = MovedSearch.only
+
+    def noted(self: MovedSearch, blocks: Tensor, tokens: Tensor) -> MovedSearch:
+        fewer.append(len(blocks))
+        return only(self, blocks, tokens)
+
+    monkeypatch.setattr(MovedSearch, "only", noted)
     monkeypatch.setattr(nearest, "MANY", 1)
     assert all(map(torch.equal, few, [clusters_of_heads(heads, weights, 9, 30, block) for block in (None, 32)]))
+    assert fewer
 
 
 @pytest.mark.parametrize("searching", [nearest_full, nearest_moved])

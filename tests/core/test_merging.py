@@ -8,12 +8,15 @@ from torch import Tensor
 
 from helpers.observations import observe, random_row, same_bits
 from kvfw.core.budget import amount
-from kvfw.core.compressor import Compressor, Work, compressor
+from kvfw.core.compressor import Compressor, LayerWork, compressor
 from kvfw.core.observation import Observation
+from kvfw.core.options import Part
 from kvfw.core.rope import Rope, alike
 from kvfw.core.spec import parse
 from kvfw.core.state import KVState
+from kvfw.errors import RunError
 from kvfw.methods.ewmeans import EWMeans
+from kvfw.methods.pre import Pre
 
 SINKS, RECENT = 2, 3
 
@@ -32,17 +35,17 @@ def layer(index: int, lengths: tuple[int, ...] = (24, 15), rope_base: float | No
     return replace(seen, layer=index, rope=Rope(rope_base ** -(torch.arange(pairs, dtype=torch.float32) / pairs)))
 
 
-def work() -> list[Work]:
+def work() -> list[LayerWork]:
     """Layers that differ in numbers only, in budget, in lengths, in rotation; and one that loses all."""
     two = torch.tensor([[9, 9], [6, 6]])
     return [
-        Work(layer(0), two),
-        Work(layer(1), two),
-        Work(layer(2), torch.tensor([[9, 4], [1, 0]])),
-        Work(layer(3, (19, 24)), two),
-        Work(layer(4, rope_base=500.0), two),
-        Work(layer(5), two),
-        Work(layer(6), torch.zeros(2, 2, dtype=torch.int64)),
+        LayerWork(layer(0), two),
+        LayerWork(layer(1), two),
+        LayerWork(layer(2), torch.tensor([[9, 4], [1, 0]])),
+        LayerWork(layer(3, (19, 24)), two),
+        LayerWork(layer(4, rope_base=500.0), two),
+        LayerWork(layer(5), two),
+        LayerWork(layer(6), torch.zeros(2, 2, dtype=torch.int64)),
     ]
 
 
@@ -77,6 +80,48 @@ def test_only_neighbours_alike_are_merged_together(monkeypatch: pytest.MonkeyPat
     bound("ewmeans_pre").compress_layers(work())
     # Another budget makes no difference, nor do other lengths where the widest row is as wide.
     assert rows == [8, 2, 2]
+
+
+@pytest.mark.parametrize("part", [EWMeans, Pre])
+def test_without_a_promise_that_rows_stay_apart_layers_are_merged_alone(
+    part: type[Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = list[int]()
+    merge = EWMeans.merge
+
+    def counted(self: EWMeans, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
+        rows.append(len(budget))
+        return merge(self, state, weights, budget)
+
+    monkeypatch.setattr(EWMeans, "merge", counted)
+    monkeypatch.setattr(part, "rows_apart", False)
+    bound("ewmeans_pre").compress_layers(work())
+    assert rows == [2] * 6
+    assert not Part.rows_apart
+
+
+@pytest.mark.parametrize(
+    ("lose", "message"),
+    [
+        ("slots", r"merger EWMeans returned .* slots where its budget was \[\[9, 9\], \[6, 6\]\], in layer 1$"),
+        ("mass", r"merger EWMeans returned slots that stand for .* in layer 1; masses must add up$"),
+        ("all", r"merger EWMeans in layers 0 and 1 failed: ValueError: nothing left"),
+    ],
+)
+def test_a_fault_is_told_with_its_layer(lose: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge = EWMeans.merge
+
+    def losing(self: EWMeans, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
+        if lose == "all":
+            raise ValueError("nothing left")
+        whole = merge(self, state, weights, budget)
+        mass = whole.mass.clone()
+        mass[3, 0, -1] = 0 if lose == "slots" else 77
+        return replace(whole, mass=mass)
+
+    monkeypatch.setattr(EWMeans, "merge", losing)
+    with pytest.raises(RunError, match=message):
+        bound("ewmeans_pre").compress_layers(work()[:2])
 
 
 def test_a_layer_merged_with_others_holds_nothing_of_them() -> None:

@@ -1,7 +1,7 @@
 """A composition bound to its options: an immutable map from an observation and a budget to a smaller state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import cast
 
@@ -92,10 +92,16 @@ class Compressor:
             RunError: a part returned something its contract does not allow, or keys or values are not finite.
             ValueError: ``scores`` are of another observation than the one to be compressed.
         """
-        return self.compress_layers([Work(obs, budget, scores)])[0]
+        return self.compress_layers([LayerWork(obs, budget, scores)])[0]
 
-    def compress_layers(self, layers: Sequence["Work"]) -> list[KVState]:
-        """:meth:`compress` of several layers, the same to the bit, in less time: what is merged is merged together."""
+    def compress_layers(self, layers: Sequence["LayerWork"]) -> list[KVState]:
+        """:meth:`compress` of several layers, the same to the bit, in less time: what is merged is merged together.
+
+        What is to be merged of all of them is held at once.
+
+        Raises:
+            RunError, ValueError: as :meth:`compress`.
+        """
         plans = [self._planned(layer) for layer in layers]
         return [
             self._finished(arranged.state(plan.obs.state), plan)
@@ -109,7 +115,7 @@ class Compressor:
 
         See :meth:`kvfw.core.arrangement.Arrangement.carried`.
         """
-        plan = self._planned(Work(obs, budget))
+        plan = self._planned(LayerWork(obs, budget))
         (arranged,) = _arranged([plan])
         return self._finished(arranged.state(obs.state), plan), arranged.carried(obs.state, obs.column_sums)
 
@@ -118,7 +124,7 @@ class Compressor:
             state = stage.finish(state, plan.obs.rope, slots > 0)
         return state
 
-    def _planned(self, layer: "Work") -> "_Plan":
+    def _planned(self, layer: "LayerWork") -> "_Plan":
         """What each stage does with what earlier ones left."""
         obs, shares = layer.obs, self._stage_budgets(layer.budget)
         known = Scores(obs) if layer.scores is None else layer.scores
@@ -127,11 +133,12 @@ class Compressor:
         known.check_finite()
         eligible = obs.middle
         kept = obs.state.valid & obs.protected
-        plan = _Plan(obs, shares, kept)
+        merged: KVState | Merging | None = None
+        merged_from: Tensor | None = None
         for stage, slots in zip(self.stages, shares, strict=True):
             count = eligible.sum(-1)
             passes = (slots >= count) & (slots > 0)
-            plan = replace(plan, kept=plan.kept | (eligible & passes[..., None]))
+            kept = kept | (eligible & passes[..., None])
             eligible = eligible & ~passes[..., None]
             rest = torch.where(passes, 0, slots)
             if not bool((rest > 0).any()):
@@ -140,11 +147,11 @@ class Compressor:
             outcome = stage.run(obs, known.of, rest, open_slots)
             expected = torch.zeros_like(rest) if stage.consumes_rest else rest
             check_kept(outcome.kept, open_slots, expected, f"stage {type(stage).__name__}")
-            plan = replace(plan, kept=plan.kept | outcome.kept)
-            if outcome.merged is not None or outcome.merging is not None:
-                plan = replace(plan, merged=outcome.merged, merging=outcome.merging, merged_from=open_slots)
+            kept = kept | outcome.kept
+            if outcome.merged is not None:
+                merged, merged_from = outcome.merged, open_slots
             eligible = eligible & ~outcome.kept
-        return plan
+        return _Plan(obs, shares, kept, merged, merged_from)
 
     def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
         """Every head's budget divided over the stages by their shares, exactly."""
@@ -155,7 +162,7 @@ class Compressor:
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerWork:
     """A layer to be compressed; see :meth:`Compressor.compress`."""
 
     obs: Observation
@@ -170,16 +177,16 @@ class _Plan:
     obs: Observation
     shares: list[Int64[Tensor, "B Hkv"]]
     kept: Bool[Tensor, "B Hkv N"]
-    merged: KVState | None = None
-    merging: Merging | None = None
-    merged_from: Bool[Tensor, "B Hkv N"] | None = None
+    merged: KVState | Merging | None
+    merged_from: Bool[Tensor, "B Hkv N"] | None
 
 
 def _arranged(plans: Sequence[_Plan]) -> list[Arrangement]:
     """The plans with everything merged that they leave to be merged."""
-    new = iter(merge_together([plan.merging for plan in plans if plan.merging is not None]))
+    new = iter(merge_together([plan.merged for plan in plans if isinstance(plan.merged, Merging)]))
     return [
-        Arrangement(plan.kept, plan.merged if plan.merging is None else next(new), plan.merged_from) for plan in plans
+        Arrangement(plan.kept, next(new) if isinstance(plan.merged, Merging) else plan.merged, plan.merged_from)
+        for plan in plans
     ]
 
 

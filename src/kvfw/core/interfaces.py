@@ -1,7 +1,7 @@
 """The contracts of parts. Any object with these methods is one; inheriting from :class:`kvfw.Part` gives options."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -43,6 +43,9 @@ class Selector(Protocol):
 class Merger(Protocol):
     """Turns many slots into few."""
 
+    rows_apart: ClassVar[bool]
+    """See :class:`kvfw.core.options.Part`."""
+
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """At most N slots into exactly ``budget`` per head, ordered by position, masses added up.
 
@@ -55,6 +58,9 @@ class Merger(Protocol):
 @runtime_checkable
 class Space(Protocol):
     """A transform of keys, and back, in which merging happens."""
+
+    rows_apart: ClassVar[bool]
+    """See :class:`kvfw.core.options.Part`."""
 
     def forward(self, state: KVState, rope: Rope | None) -> KVState:
         """The state with its keys in this space. Positions, values, masses and biases stay."""

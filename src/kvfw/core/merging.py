@@ -26,6 +26,7 @@ class Merging:
         merger, space: how and where to merge.
         rope: how the keys are rotated.
         log_mass: whether new slots get ``log mass`` as their attention bias.
+        layer: index of the layer.
     """
 
     tokens: KVState
@@ -35,13 +36,15 @@ class Merging:
     space: Space
     rope: Rope | None
     log_mass: bool
+    layer: int
 
 
 def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
     """The new slots of each.
 
     Neighbours that differ in nothing but their numbers are merged as one batch: merging is made of many small
-    operations, which cost the same for few rows and many. A merger's rows do not affect each other, not by a bit.
+    operations, which cost the same for few rows and many. So are they where merger and space promise that a row comes
+    out bit for bit the same beside others (``rows_apart``); others see one layer at a time.
 
     Raises:
         RunError: a merger returned another number of slots than its budget, or lost or invented tokens.
@@ -52,13 +55,14 @@ def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
             groups[-1].append(merging)
         else:
             groups.append([merging])
-    return [state for group in groups for state in _split(_merged(_stacked(group)), group)]
+    return [state for group in groups for state in _split(_merged(group), group)]
 
 
 def _alike(first: Merging, other: Merging) -> bool:
     """Whether the two can be rows of one batch."""
-    parts = (first.merger, first.space, first.log_mass) == (other.merger, other.space, other.log_mass)
-    return parts and _form(first.tokens) == _form(other.tokens) and alike(first.rope, other.rope)
+    same = (first.merger, first.space, first.log_mass) == (other.merger, other.space, other.log_mass)
+    apart = first.merger.rows_apart and first.space.rows_apart
+    return same and apart and _form(first.tokens) == _form(other.tokens) and alike(first.rope, other.rope)
 
 
 def _form(state: KVState) -> tuple[object, ...]:
@@ -85,43 +89,53 @@ def _split(merged: KVState, group: list[Merging]) -> list[KVState]:
     return [KVState(*own) for own in zip(*parts, strict=True)]
 
 
-def _merged(merging: Merging) -> KVState:
+def _merged(group: list[Merging]) -> KVState:
     """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
 
     Raises:
         RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
     """
-    tokens, budget, merger, space, rope = (
-        merging.tokens,
-        merging.budget,
-        merging.merger,
-        merging.space,
-        merging.rope,
-    )
-    who = f"merger {type(merger).__name__}"
-    with blamed(f"space {type(space).__name__}"):
+    whole = _stacked(group)
+    tokens, merger, space, rope = whole.tokens, whole.merger, whole.space, whole.rope
+    layers = " and ".join(str(merging.layer) for merging in group)
+    where = f"in layer{'s' if len(group) > 1 else ''} {layers}"
+    who, whose = f"merger {type(merger).__name__}", f"space {type(space).__name__} {where}"
+    with blamed(whose):
         inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
-    with blamed(who):
-        merged = merger.merge(inside, merging.weights, budget)
+    with blamed(f"{who} {where}"):
+        merged = merger.merge(inside, whole.weights, whole.budget)
     if not isinstance(merged, KVState):
-        raise RunError(f"{who} returned {type(merged).__name__} where a KVState is expected")
-    if not torch.equal(merged.valid.sum(-1), budget):
-        raise RunError(f"{who} returned {merged.valid.sum(-1).tolist()} slots where its budget was {budget.tolist()}")
-    before, after = tokens.mass.sum(-1), merged.mass.sum(-1)
-    if not torch.equal(before, after):
-        raise RunError(
-            f"{who} returned slots that stand for {after.tolist()} tokens where it was "
-            f"given {before.tolist()}; masses must add up"
-        )
-    with blamed(f"space {type(space).__name__}"):
+        raise RunError(f"{who} returned {type(merged).__name__} where a KVState is expected, {where}")
+    _check_numbers(merged, whole, group, who)
+    with blamed(whose):
         back = space.inverse(merged, rope)
     keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
     source, untouched = match_untouched(inside, merged)
     keys = torch.where(untouched[..., None], rows(tokens.keys, source), keys)
     bias = torch.where(untouched, tokens.bias.gather(-1, source), back.bias)
-    if merging.log_mass:
+    if whole.log_mass:
         bias = torch.where(back.valid, back.mass.log(), bias)
     return replace(back, keys=keys, values=values, bias=bias)
+
+
+def _check_numbers(merged: KVState, whole: Merging, group: list[Merging], who: str) -> None:
+    slots, mass = merged.valid.sum(-1), merged.mass.sum(-1)
+    expected = whole.tokens.mass.sum(-1)
+    if torch.equal(slots, whole.budget) and torch.equal(mass, expected):
+        return
+    sizes = [len(merging.budget) for merging in group]
+    parts = (torch.split(part, sizes) for part in (slots, mass, expected))
+    for merging, own_slots, own_mass, own_expected in zip(group, *parts, strict=True):
+        if not torch.equal(own_slots, merging.budget):
+            raise RunError(
+                f"{who} returned {own_slots.tolist()} slots where its budget was {merging.budget.tolist()}, in layer "
+                f"{merging.layer}"
+            )
+        if not torch.equal(own_mass, own_expected):
+            raise RunError(
+                f"{who} returned slots that stand for {own_mass.tolist()} tokens where it was given "
+                f"{own_expected.tolist()}, in layer {merging.layer}; masses must add up"
+            )
 
 
 def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:

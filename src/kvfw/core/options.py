@@ -19,6 +19,10 @@ class Part(BaseModel):
         frozen=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True, allow_inf_nan=False
     )
 
+    rows_apart: ClassVar[bool] = False
+    """Of a merger or a space: whether a row comes out bit for bit the same whatever rows are beside it. One that
+    promises it is given the rows of several layers at once, which takes less time."""
+
 
 @dataclass(frozen=True)
 class PartOption:

@@ -29,13 +29,12 @@ class Outcome:
 
     Args:
         kept: slots of the prompt to keep exactly.
-        merged: new slots, or None.
-        merging: slots yet to be merged into new ones, or None. Several layers' are merged together.
+        merged: new slots; or slots yet to be merged into new ones, which is then done for several layers at once; or
+            None.
     """
 
     kept: Bool[Tensor, "B Hkv N"]
-    merged: KVState | None = None
-    merging: Merging | None = None
+    merged: KVState | Merging | None = None
 
 
 @runtime_checkable
@@ -159,8 +158,8 @@ class Merge(StageForm):
                 f"scorer {type(self.weight).__name__} gave a negative or infinite score in layer {obs.layer}; "
                 "where scores weight a merge they must be finite and 0 or more"
             )
-        merging = Merging(tokens, weights, budget, self.merger, self.space, obs.rope, self.bias == "log")
-        return Outcome(kept=kept, merging=merging)
+        merging = Merging(tokens, weights, budget, self.merger, self.space, obs.rope, self.bias == "log", obs.layer)
+        return Outcome(kept=kept, merged=merging)
 
     def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
         """See :class:`Stage`."""

@@ -1,5 +1,7 @@
 """Attention-weighted E-Means: weighted k-means of keys, one clustering per row and KV head."""
 
+from typing import ClassVar
+
 from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
@@ -28,6 +30,8 @@ class EWMeans(Part):
     floor under the weights, and that an empty cluster takes the token of largest weighted distance out of a cluster of
     two or more. Without ``block`` the cost grows with the square of the prompt's length; with it, linearly.
     """
+
+    rows_apart: ClassVar[bool] = True
 
     iters: int = Field(8, ge=1, le=1000, description="at most this many assignments; stops when they are stable")
     block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")

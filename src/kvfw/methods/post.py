@@ -1,5 +1,7 @@
 """The space of keys as cached."""
 
+from typing import ClassVar
+
 from kvfw.core.options import Part
 from kvfw.core.rope import Rope
 from kvfw.core.state import KVState
@@ -13,6 +15,8 @@ class Post(Part):
 
     Source: the founding experiment.
     """
+
+    rows_apart: ClassVar[bool] = True
 
     def forward(self, state: KVState, rope: Rope | None) -> KVState:
         """The same state."""

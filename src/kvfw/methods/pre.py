@@ -1,6 +1,7 @@
 """The space before rotary position embedding."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from kvfw.core.options import Part
 from kvfw.core.rope import Rope, rotate, unrotate
@@ -20,6 +21,8 @@ class Pre(Part):
     Rotating back and forth in float32 costs a relative error of about 1e-7; keys that were stored in half precision
     keep the error they were stored with.
     """
+
+    rows_apart: ClassVar[bool] = True
 
     def forward(self, state: KVState, rope: Rope | None) -> KVState:
         """Keys before RoPE, float32."""

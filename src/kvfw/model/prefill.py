@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.allocate import Uniform
-from kvfw.core.compressor import Compressor, Scores, Work
+from kvfw.core.compressor import Compressor, LayerWork, Scores
 from kvfw.core.interfaces import Allocator
 from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
@@ -74,7 +74,7 @@ class Prefill:
         budgets = (allocator or Uniform()).allocate(each * sum(heads), heads)
 
         work = [
-            Work(obs, budget.to(obs.state.keys.device), self._scores[index])
+            LayerWork(obs, budget.to(obs.state.keys.device), self._scores[index])
             for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
         ]
         groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvfw.core.ops.blocks import Blocks
 from kvfw.core.ops.nearest_full import FullSearch
-from kvfw.core.ops.nearest_moved import MovedSearches
+from kvfw.core.ops.nearest_moved import MovedSearch
 
 CHUNK = 5 * 2**17
 """Default size, in elements, of the largest token-by-centre block held at once: 2.5 MiB of float32. Measured on heads
@@ -43,8 +43,8 @@ class Search(Protocol):
 def search_of(x: Float[Tensor, "N D"], blocks: Blocks, chunk: int) -> Search:
     """A search that holds at most ``chunk`` scores at once, but at least those of 16 tokens in one block.
 
-    Which of the two it is shows in the time it takes only.
+    Which of the two it is shows only in the time it takes.
     """
     if max(clusters for _, clusters in blocks.parts) >= MANY:
-        return MovedSearches.of(x, blocks, chunk)
+        return MovedSearch.of(x, blocks, chunk)
     return FullSearch(x, blocks, chunk)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from kvfw.core.ops.blocks import LINE, Blocks
-from kvfw.core.ops.products import closest, largest, margin_of
+from kvfw.core.ops.products import closest, largest, margin_of, table_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class _Tile:
     Attributes:
         block, token: where the tile begins.
         tokens: their columns, and a row of ones.
-        table: centres of the blocks, twice, and what is added to their products.
+        table: 2 z and -|z|^2 of the blocks' centres.
         margin: of every token.
         score: [blocks, centres, tokens].
         column: the place found for every token in its block's row of the table.
@@ -53,7 +53,8 @@ class FullSearch:
         # What fills up a block's row is no token: nothing compares with NaN.
         length = torch.linalg.vector_norm(y[..., :-1], dim=2)
         self._length = blocks.table(length.flatten().index_select(0, blocks.place), torch.nan)
-        # Blocks of fewer centres are filled up with centres that are never the nearest.
+        # Blocks of fewer centres are filled up with centres that are never the nearest (and whose score is NaN for what
+        # is no token).
         k = max(share for _, share in blocks.parts)
         self._row = blocks.of_cluster * k + blocks.within
         self._table = y.new_zeros(len(y) * k, y.shape[2])
@@ -86,9 +87,9 @@ class FullSearch:
         """Index of the nearest centre of every token, ties to the lowest."""
         b = self.blocks
         z = centres - self._origin.index_select(0, b.of_cluster)
-        square = (z * z).sum(1)
-        self._table.index_copy_(0, self._row, torch.cat((2 * z, -square[:, None]), dim=1))
-        self._margin.copy_(margin_of(self._length + square.amax().sqrt(), z.shape[1]))
+        table, longest = table_of(z)
+        self._table.index_copy_(0, self._row, table)
+        self._margin.copy_(margin_of(self._length + longest, z.shape[1]))
         doubtful: list[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"], Bool[Tensor, "_ k"]]] = []
         for tile in self._tiles:
             score = torch.bmm(tile.table, tile.tokens, out=tile.score)

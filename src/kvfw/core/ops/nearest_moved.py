@@ -10,29 +10,61 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from kvfw.core.ops.blocks import LINE, Blocks
-from kvfw.core.ops.products import closest, largest, margin_of
+from kvfw.core.ops.products import closest, largest, margin_of, table_of
 
 
 class MovedSearch:
-    """Nearest centres of a fixed set of tokens; asked again whenever some of the centres moved.
-
-    Known of every token are its nearest centre, that centre's score and one that no other centre exceeds. Scores of
-    centres that stayed where they were cannot have changed, so products are taken with the others only. That decides
-    for all tokens but a few whose own centre moved away; they look at all centres again.
+    """Nearest centres of a fixed set of tokens, each among its own block's; asked again whenever some centres moved.
 
     Source: T. Kaukoranta, P. Franti, O. Nevalainen, A fast exact GLA based on code vector activity detection, IEEE
     Transactions on Image Processing 9(8), 2000, has the idea of looking at moved centres only; a bound on all but the
     nearest is G. Hamerly's, Making k-means even faster, SDM 2010, here on scores in place of distances.
+    """
+
+    def __init__(self, x: Float[Tensor, "N D"], blocks: Blocks, searches: Sequence["BlockSearch"]) -> None:
+        self.x = x
+        self.blocks = blocks
+        self._searches = searches
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "N D"], blocks: Blocks, chunk: int) -> "MovedSearch":
+        """A search that has not seen any centres; see :func:`kvfw.core.ops.nearest.search_of`."""
+        parts = zip(torch.split(x, [tokens for tokens, _ in blocks.parts]), blocks.parts, strict=True)
+        # They take turns, so one room for scores is enough.
+        room = x.new_empty(max(clusters * _at_once(tokens, clusters, chunk) for tokens, clusters in blocks.parts))
+        return cls(x, blocks, [BlockSearch(own, clusters, chunk, room) for own, (_, clusters) in parts])
+
+    def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
+        """Index of the nearest centre of every token, ties to the lowest."""
+        parts = torch.split(centres, [clusters for _, clusters in self.blocks.parts])
+        found = torch.cat([search.nearest(own) for search, own in zip(self._searches, parts, strict=True)])
+        return found.add_(self.blocks.first.index_select(0, self.blocks.of_token))
+
+    def only(self, blocks: Int64[Tensor, " some"], tokens: Int64[Tensor, " n"]) -> "MovedSearch":
+        """Of these blocks alone; they remember what they know."""
+        searches = [self._searches[b] for b in blocks.tolist()]
+        return MovedSearch(self.x.index_select(0, tokens), self.blocks.only(blocks), searches)
+
+
+class BlockSearch:
+    """The same for one block.
+
+    Known of every token are its nearest centre, that centre's score and one that no other centre exceeds (``rest``).
+    Scores of centres that stayed where they were cannot have changed, so products are taken with the others only. That
+    decides for all tokens but a few, whose own centre moved away or which another comes as near to as rounding can
+    tell; they look at all centres again.
 
     Args:
         x: the tokens.
         clusters: number of centres.
-        chunk: greatest number of scores held at once.
+        chunk: greatest number of scores looked at in one go, but at least those of 16 tokens.
+        room: memory for them.
     """
 
-    def __init__(self, x: Float[Tensor, "N D"], clusters: int, chunk: int) -> None:
+    def __init__(self, x: Float[Tensor, "N D"], clusters: int, chunk: int, room: Float[Tensor, " scores"]) -> None:
         self._x = x
         self._chunk = chunk
+        self._room = room
         N, D = x.shape
         n = -(-N // LINE) * LINE
         self._origin = x.mean(0)
@@ -44,52 +76,50 @@ class MovedSearch:
         self._length = x.new_full((n,), torch.nan)
         torch.linalg.vector_norm(self._tokens[:N, :D], dim=1, out=self._length[:N])
         self._table = x.new_empty(clusters, D + 1)
-        self._last = torch.full_like(self._table[:, :D], torch.nan)
+        # Centres are compared as they are: two of them can be the same as seen from the mean token.
+        self._last = x.new_full((clusters, D), torch.nan)
         self._longest = x.new_zeros(())
         self._nearest = torch.zeros(n, dtype=torch.int64, device=x.device)
         self._best, self._rest = x.new_full((2, n), -torch.inf)
         # The same of the centres that moved.
         self._where = torch.zeros_like(self._nearest)
         self._top, self._second = x.new_empty(2, n)
-        some = min(n, max(LINE, chunk // clusters // LINE * LINE))
-        self._memory = x.new_empty(clusters * some)
-        parts = (torch.split(each, some) for each in (self._tokens, self._top, self._where, self._second))
+        self._some = _at_once(N, clusters, chunk)
+        parts = (torch.split(each, self._some) for each in (self._tokens, self._top, self._where, self._second))
         self._tiles = list(zip(*parts, strict=True))
 
     def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
         """Index of the nearest centre of every token, ties to the lowest."""
-        z = centres - self._origin
-        moved = (z != self._last).any(1)
+        moved = (centres != self._last).any(1)
         which = moved.nonzero().squeeze(1)
         if len(which):
-            self._last = z
-            square = (z * z).sum(1)
-            torch.mul(z, 2, out=self._table[:, :-1])
-            torch.neg(square, out=self._table[:, -1])
-            self._longest = torch.maximum(self._longest, square.amax().sqrt_())
+            self._last = centres.clone()
+            self._table, longest = table_of(centres - self._origin)
+            # Of all centres that any remembered score is of.
+            self._longest = torch.maximum(self._longest, longest)
             self._look(which)
-            margin = margin_of(self._length + self._longest, z.shape[1])
+            margin = margin_of(self._length + self._longest, centres.shape[1])
             doubtful = self._take_over(moved, margin)
             # A few tokens as a rule, but all of them where keys are equal.
-            for some in torch.split(doubtful, max(1, self._chunk // len(z))) if len(doubtful) else ():
-                self._decide(some, centres, margin.take(some))
+            for some in torch.split(doubtful, self._some) if len(doubtful) else ():
+                self._decide(some, centres, margin.index_select(0, some))
         return self._nearest[: len(self._x)].clone()
 
     def _look(self, which: Int64[Tensor, " k"]) -> None:
         """Finds the two largest scores of every token among some centres."""
         table = self._table.index_select(0, which)
         for tokens, top, where, second in self._tiles:
-            score = self._memory[: len(which) * len(tokens)].view(1, len(which), len(tokens))
+            score = self._room[: len(which) * len(tokens)].view(1, len(which), len(tokens))
             torch.mm(table, tokens.T, out=score[0])
             best, at = largest(score)
             top.copy_(best[0, 0])
-            torch.take(which, at[0, 0], out=where)
+            torch.index_select(which, 0, at[0, 0], out=where)
             torch.amax(score.scatter_(1, at, -torch.inf)[0], 0, out=second)
 
     def _take_over(self, moved: Bool[Tensor, " K"], margin: Float[Tensor, " n"]) -> Int64[Tensor, " _"]:
         """What was found becomes what is known; returns the tokens whose nearest centre that leaves open."""
         # A centre that moved away has no score any more.
-        self._best.masked_fill_(moved.take(self._nearest), -torch.inf)
+        self._best.masked_fill_(moved.index_select(0, self._nearest), -torch.inf)
         stays = self._top <= self._best
         # Whichever of the two loses is one of the others now.
         threat = torch.maximum(torch.minimum(self._top, self._best), self._second)
@@ -103,7 +133,8 @@ class MovedSearch:
 
     def _decide(self, tokens: Int64[Tensor, " n"], centres: Float[Tensor, "K D"], margin: Float[Tensor, " n"]) -> None:
         """All that is known of some tokens, from all centres."""
-        score = self._tokens.index_select(0, tokens) @ self._table.T
+        score = self._room[: len(tokens) * len(centres)].view(len(tokens), -1)
+        torch.mm(self._tokens.index_select(0, tokens), self._table.T, out=score)
         row, at = (score >= (score.amax(1) - margin)[:, None]).nonzero(as_tuple=True)
         if len(row) > len(tokens):
             at = closest(self._x.index_select(0, tokens), centres, row, at, self._chunk)
@@ -113,28 +144,6 @@ class MovedSearch:
         self._rest.index_copy_(0, tokens, score.scatter_(1, at, -torch.inf).amax(1))
 
 
-class MovedSearches:
-    """One :class:`MovedSearch` for every block."""
-
-    def __init__(self, x: Float[Tensor, "N D"], blocks: Blocks, searches: Sequence[MovedSearch]) -> None:
-        self.x = x
-        self.blocks = blocks
-        self._searches = searches
-
-    @classmethod
-    def of(cls, x: Float[Tensor, "N D"], blocks: Blocks, chunk: int) -> "MovedSearches":
-        """Searches that have not seen any centres."""
-        tokens = torch.split(x, [tokens for tokens, _ in blocks.parts])
-        searches = [MovedSearch(own, part[1], chunk) for own, part in zip(tokens, blocks.parts, strict=True)]
-        return cls(x, blocks, searches)
-
-    def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
-        """Index of the nearest centre of every token, ties to the lowest."""
-        parts = torch.split(centres, [clusters for _, clusters in self.blocks.parts])
-        found = torch.cat([search.nearest(own) for search, own in zip(self._searches, parts, strict=True)])
-        return found.add_(self.blocks.first.index_select(0, self.blocks.of_token))
-
-    def only(self, blocks: Int64[Tensor, " some"], tokens: Int64[Tensor, " n"]) -> "MovedSearches":
-        """Of these blocks alone; they remember what they know."""
-        searches = [self._searches[b] for b in blocks.tolist()]
-        return MovedSearches(self.x.index_select(0, tokens), self.blocks.only(blocks), searches)
+def _at_once(tokens: int, clusters: int, chunk: int) -> int:
+    """Tokens whose scores are looked at in one go: whole lines."""
+    return min(-(-tokens // LINE) * LINE, max(LINE, chunk // clusters // LINE * LINE))

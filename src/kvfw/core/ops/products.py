@@ -10,6 +10,12 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d_with_indices
 
 
+def table_of(z: Float[Tensor, "K D"]) -> tuple[Float[Tensor, "K E"], Float[Tensor, ""]]:
+    """2 z and -|z|^2 of every centre, side by side, and the greatest |z|."""
+    square = (z * z).sum(1)
+    return torch.cat((2 * z, -square[:, None]), dim=1), square.amax().sqrt()
+
+
 def closest(
     x: Float[Tensor, "n D"],
     centres: Float[Tensor, "K D"],
