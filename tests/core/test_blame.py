@@ -90,9 +90,9 @@ PARTS = {
         ("lists", "scorer Lists returned list where a tensor of scores is expected"),
         ("select(scorer=position,selector=chooses)", "selector Chooses in layer 0 failed: KeyError: 'token'"),
         ("select(scorer=position,selector=choosesnothing)", "selector ChoosesNothing returned NoneType where a mask"),
-        ("merge(merger=loses,weight=position)", "merger Loses failed: OutOfMemoryError: no room"),
+        ("merge(merger=loses,weight=position)", "merger Loses in layer 0 failed: OutOfMemoryError: no room"),
         ("merge(merger=pairs,weight=position)", "merger Pairs returned tuple where a KVState is expected"),
-        ("merge(merger=ewmeans,space=turns,weight=position)", "space Turns failed: ValueError: cannot turn"),
+        ("merge(merger=ewmeans,space=turns,weight=position)", "space Turns in layer 0 failed: ValueError: cannot turn"),
     ],
 )
 def test_a_part_that_fails_is_named(text: str, message: str) -> None:

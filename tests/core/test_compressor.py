@@ -347,12 +347,12 @@ BROKEN = [
     ),
     (
         "merge(merger=idle,weight=snapkv)",
-        "merger Idle returned [[15, 15]] slots where its budget was [[4, 6]]",
+        "merger Idle returned [[15, 15]] slots where its budget was [[4, 6]], in layer 0",
     ),
     (
         "merge(merger=dropping,weight=snapkv)",
-        "merger Dropping returned slots that stand for [[4.0, 6.0]] tokens where it was given [[15.0, 15.0]]; "
-        "masses must add up",
+        "merger Dropping returned slots that stand for [[4.0, 6.0]] tokens where it was given [[15.0, 15.0]], "
+        "in layer 0; masses must add up",
     ),
 ]
 

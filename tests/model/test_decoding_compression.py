@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,7 +298,7 @@ def test_slots_for_sinks_and_recent_tokens_only_are_refused_at_once() -> None:
 )
 @pytest.mark.parametrize("later", [{"compress_every": 4}, {"recompress": True}])
 def test_what_cannot_be_done_is_refused_by_name(composition: str, words: str, later: dict[str, Any]) -> None:
-    untyped: Any = object()
+    untyped: Any = SimpleNamespace(all_special_ids=[], convert_ids_to_tokens=list)
     with (
         pytest.raises(UnsupportedError, match=f"{next(iter(later))}.*{words}"),
         attach(tiny("llama"), composition, slots=30, tokenizer=untyped, **later, **PROTECTED),

@@ -20,6 +20,7 @@ from kvfw.errors import BudgetError, KvfwError, OptionError, RunError, SpecError
 from kvfw.model.attach import attach
 from kvfw.model.cache import CompressedCache
 from kvfw.model.load import LoadedModel
+from kvfw.model.saved import checksum
 
 PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
 LENGTH, NEW = 60, 12
@@ -194,9 +195,39 @@ def test_a_file_whose_parts_do_not_fit_is_one_error(saved: Path, fault: str) -> 
         header["version"] = 99
     else:
         header["layers"] = header["layers"][:2]
+    header["sha256"] = checksum({name: said for name, said in header.items() if name != "sha256"}, tensors)
     save_file(tensors, saved, {"kvfw_cache": json.dumps(header)})
-    with pytest.raises(RunError, match="save it again"):
+    with pytest.raises(RunError, match="save it again") as told:
         kvfw.load_cache(tiny("llama"), saved)
+    assert "checksum" not in str(told.value)
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8, 0.999])
+@pytest.mark.parametrize("flip", [0x01, 0xFF])
+def test_a_damaged_number_is_one_error(saved: Path, place: float, flip: int) -> None:
+    content = bytearray(saved.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    content[begin + int(place * (len(content) - begin))] ^= flip
+    saved.write_bytes(content)
+    with pytest.raises(RunError, match=r"content is damaged.*save it again"):
+        kvfw.load_cache(tiny("llama"), saved)
+
+
+def test_a_damaged_header_is_one_error(saved: Path) -> None:
+    content = saved.read_bytes()
+    for old in (b"compressed_at", b"compress_s"):
+        at = content.index(old)
+        digit = next(i for i in range(at, at + 80) if content[i : i + 1].isdigit())
+        other = b"7" if content[digit : digit + 1] != b"7" else b"8"
+        saved.write_bytes(content[:digit] + other + content[digit + 1 :])
+        with pytest.raises(RunError, match="content is damaged"):
+            kvfw.load_cache(tiny("llama"), saved)
+
+
+def test_a_folder_is_no_file_to_save_to(saved: Path) -> None:
+    cache = kvfw.load_cache(tiny("llama"), saved)
+    with pytest.raises(OptionError, match="the name of a file in it"):
+        kvfw.save_cache(cache, saved.parent)
 
 
 def test_a_failed_save_leaves_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

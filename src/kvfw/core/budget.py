@@ -190,4 +190,4 @@ def check_counts(sinks: int, recent: int) -> None:
     """
     for name, value in (("sinks", sinks), ("recent", recent)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise BudgetError(f"{name} is {value}; it is a whole number of tokens always kept, 0 or more")
+            raise BudgetError(f"{name} is {value!r}; it is a whole number of tokens always kept, 0 or more")

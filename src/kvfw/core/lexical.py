@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 #: Runs of at least two capitals or digits, and every single digit.
 RARE = re.compile(r"[A-Z0-9]{2,}|\d")
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
+@runtime_checkable
 class Vocabulary(Protocol):
     """What is needed of a tokenizer."""
 

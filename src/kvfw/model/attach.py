@@ -12,6 +12,7 @@ from kvfw.core.allocate import Uniform
 from kvfw.core.budget import amount, check_counts
 from kvfw.core.compressor import compressor
 from kvfw.core.interfaces import Allocator
+from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs
 from kvfw.core.registry import Registry
 from kvfw.core.spec import Composition, parse
@@ -135,7 +136,7 @@ def _plan(
         SpecError, BudgetError, OptionError, UnsupportedError: a request that is wrong in itself.
     """
     check_counts(sinks, recent)
-    _check_options(later["recompress"], allocator, registry)
+    _check_options(later["recompress"], tokenizer, allocator, registry)
     if composition is None:
         asked = {**amounts, **later}
         if named := [f"{name}=" for name, value in asked.items() if value is not None and value is not False]:
@@ -155,7 +156,7 @@ def _plan(
     )
 
 
-def _check_options(recompress: object, allocator: object, registry: object) -> None:
+def _check_options(recompress: object, tokenizer: object, allocator: object, registry: object) -> None:
     """Refuses values of a wrong kind, which would fail late or mean something else.
 
     Raises:
@@ -163,6 +164,8 @@ def _check_options(recompress: object, allocator: object, registry: object) -> N
     """
     if not isinstance(recompress, bool):
         raise OptionError(f"recompress is {recompress!r}; it is True or False")
+    if tokenizer is not None and (isinstance(tokenizer, type) or not isinstance(tokenizer, Vocabulary)):
+        raise OptionError(f"tokenizer is {tokenizer!r}; it is the model's tokenizer, as load_model(...).tokenizer")
     if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):
         raise OptionError(
             f"allocator is {allocator!r}; it is an object with a method allocate(total, kv_heads), or None for uniform"

@@ -1,11 +1,13 @@
 """Compressed caches in files: save after a long prompt, load where it is asked about."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -22,7 +24,7 @@ from kvfw.store.atomic import cause, write_atomic
 
 #: Name of the one entry of a file's metadata that says what it is.
 HEADER = "kvfw_cache"
-VERSION = 1
+VERSION = 2
 STATE = ("keys", "values", "positions", "mass", "bias")
 
 
@@ -57,14 +59,17 @@ def save_cache(cache: CompressedCache, path: str | Path) -> None:
 
     Raises:
         UnsupportedError: it is no cache of kvfw, nothing was compressed in it, or its model is not in memory any more.
-        OptionError: the path is none.
+        OptionError: the path is none, or that of a folder.
         StoreError: the file cannot be written.
     """
     if not isinstance(cache, CompressedCache):
         raise UnsupportedError(
             f"save_cache takes a cache that kvfw.attach or kvfw.load_cache gave, not {type(cache).__name__}"
         )
-    write_atomic(_file("save_cache", path), to_bytes(cache))
+    file = _file("save_cache", path)
+    if file.is_dir():
+        raise OptionError(f"save_cache was given the folder {path}; add the name of a file in it")
+    write_atomic(file, to_bytes(cache))
 
 
 def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
@@ -120,7 +125,17 @@ def to_bytes(cache: CompressedCache) -> bytes:
         tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
         layers.append(about)
     header = {"version": VERSION, "model": fingerprint(model), "layers": layers, "compress_s": cache.compress_s}
-    return save(tensors, {HEADER: json.dumps(header)})
+    return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
+
+
+def checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of all that a file says, so that no damaged number goes unnoticed."""
+    # As it will be read.
+    found = hashlib.sha256(json.dumps(json.loads(json.dumps(header)), sort_keys=True).encode())
+    for name, part in sorted(tensors.items()):
+        found.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
+        found.update(part.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
@@ -132,12 +147,12 @@ def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            header = _header(file.metadata())
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            header = _header(file.metadata(), tensors)
             if said := differences(header.model, fingerprint(model)):
                 raise UnsupportedError(
                     f"{path} was saved from another model: {said}. Load it for that one, or run the prompt again"
                 )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         cache = _rebuilt(model, header, tensors)
     except SafetensorError as error:
         raise SavedCacheError(
@@ -151,15 +166,17 @@ def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
     return cache
 
 
-def _header(metadata: Mapping[str, str] | None) -> Header:
+def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -> Header:
     """Raises:
-    ValueError: not one of ours.
+    ValueError: not one of ours, or not as it was written.
     """
     if not metadata or HEADER not in metadata:
         raise ValueError("it holds tensors, but nothing says they are a cache")
     found = json.loads(metadata[HEADER])
     if found["version"] != VERSION:
         raise ValueError(f"it has format version {found['version']}, and this kvfw reads version {VERSION}")
+    if found.pop("sha256") != checksum(found, tensors):
+        raise ValueError("its content is damaged: the checksum is not that of the numbers in it")
     return Header(dict(found["model"]), list(found["layers"]), [float(s) for s in found["compress_s"]])
 
 

@@ -31,7 +31,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             temporary.unlink()
         raise StoreError(
             f"cannot write {path}: {cause(error)}. What the folder held before is unchanged; "
-            "make room or access, then run the same command again (kvfw eval: with --resume)"
+            "make room or access, then do the same again (kvfw eval: with --resume)"
         ) from error
 
 
