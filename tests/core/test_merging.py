@@ -68,7 +68,9 @@ def test_several_layers_are_what_each_is_alone_bit_for_bit(text: str) -> None:
     assert made.compress_layers([]) == []
 
 
-def test_only_neighbours_alike_are_merged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def merged_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of rows of every merge."""
     rows = list[int]()
     merge = EWMeans.merge
 
@@ -77,26 +79,22 @@ def test_only_neighbours_alike_are_merged_together(monkeypatch: pytest.MonkeyPat
         return merge(self, state, weights, budget)
 
     monkeypatch.setattr(EWMeans, "merge", counted)
+    return rows
+
+
+def test_only_neighbours_alike_are_merged_together(merged_rows: list[int]) -> None:
     bound("ewmeans_pre").compress_layers(work())
     # Another budget makes no difference, nor do other lengths where the widest row is as wide.
-    assert rows == [8, 2, 2]
+    assert merged_rows == [8, 2, 2]
 
 
 @pytest.mark.parametrize("part", [EWMeans, Pre])
 def test_without_a_promise_that_rows_stay_apart_layers_are_merged_alone(
-    part: type[Part], monkeypatch: pytest.MonkeyPatch
+    part: type[Part], merged_rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = list[int]()
-    merge = EWMeans.merge
-
-    def counted(self: EWMeans, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
-        rows.append(len(budget))
-        return merge(self, state, weights, budget)
-
-    monkeypatch.setattr(EWMeans, "merge", counted)
     monkeypatch.setattr(part, "rows_apart", False)
     bound("ewmeans_pre").compress_layers(work())
-    assert rows == [2] * 6
+    assert merged_rows == [2] * 6
     assert not Part.rows_apart
 
 

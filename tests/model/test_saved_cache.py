@@ -228,6 +228,8 @@ def test_a_folder_is_no_file_to_save_to(saved: Path) -> None:
     cache = kvfw.load_cache(tiny("llama"), saved)
     with pytest.raises(OptionError, match="the name of a file in it"):
         kvfw.save_cache(cache, saved.parent)
+    with pytest.raises(StoreError, match="cannot write"):
+        kvfw.save_cache(cache, saved.parent / ("x" * 300))
 
 
 def test_a_failed_save_leaves_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,8 @@ def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
     """The new slots of each.
 
     Neighbours that differ in nothing but their numbers are merged as one batch: merging is made of many small
-    operations, which cost the same for few rows and many. So are they where merger and space promise that a row comes
-    out bit for bit the same beside others (``rows_apart``); others see one layer at a time.
+    operations, which cost the same for few rows and many. A merger or a space that does not promise that a row comes
+    out bit for bit the same beside others (``rows_apart``) sees one layer at a time.
 
     Raises:
         RunError: a merger returned another number of slots than its budget, or lost or invented tokens.
