@@ -30,13 +30,14 @@ OWNERS = {
     "click": {"cli"},
     "rich": {"cli", "report", "runner", "bench"},
     "pluggy": {"core"},
+    "numba": {"core"},
 }
 #: Rooms that may ask the front door which version runs.
 KNOW_THE_DOOR = {"runner", "cli"}
 #: Rooms whose files do not know each other.
 STRANGERS_WITHIN = {"methods"}
 #: The command line's first modules answer --help and list without these.
-HEAVY = {"torch", "transformers", "numpy", "scipy", "pydantic"}
+HEAVY = {"torch", "transformers", "numpy", "numba", "scipy", "pydantic"}
 
 
 def module_name(path: Path, source: Path = SOURCE) -> str:

@@ -76,6 +76,24 @@ def test_a_huge_sink_overflows_nothing() -> None:
     assert float(sums.abs().max()) == 0.0
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e4, -1e4])
+def test_sinks_of_no_weight_and_of_all(shift: float) -> None:
+    """Also where logits are far from 0, and for queries that see nothing."""
+    row = random_row(20, seed=1)
+    state, positions = state_of(row.keys)
+    # Every logit is raised alike: by a coordinate of the keys and the queries of its own.
+    keys = torch.cat((state.keys, torch.ones_like(state.keys[..., :1])), dim=-1)
+    late = KVState(*(part[:, :, 3:] for part in (keys, state.values, state.positions, state.mass, state.bias)))
+    queries = torch.cat((row.queries, torch.full_like(row.queries[..., :1], shift / SCALE)), dim=-1)[None]
+    for local in (0, 5):
+        without = column_sums(queries, positions, late, SCALE, (local,))[local]
+        assert float(without.sum()) > 1
+        for sink, share in ((-torch.inf, 1.0), (torch.inf, 0.0), (shift + 500, 0.0), (shift - 200, 1.0)):
+            sinks = torch.full((queries.shape[1],), sink)
+            sums = column_sums(queries, positions, late, SCALE, (local,), sink_logits=sinks)[local]
+            assert torch.equal(sums, share * without)
+
+
 def test_all_attention_is_accounted_for() -> None:
     row = random_row(50, seed=2)
     state, positions = state_of(row.keys)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from types import ModuleType
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,14 +12,14 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from helpers.kmeans_alone import Clusters, blocked_kmeans, weighted_kmeans
-from kvfw.core.ops import cluster_means, kmeans, nearest, nearest_full, nearest_moved
+from kvfw.core.ops import cluster_means, compiled, distance, kmeans, nearest, picking
 from kvfw.core.ops.blocks import Blocks, divided
-from kvfw.core.ops.cluster_means import RepeatedMeans, cluster_sums, counts, weighted_means
+from kvfw.core.ops.cluster_means import cluster_sums, counts, weighted_means
 from kvfw.core.ops.kmeans import clusters_of_heads
 from kvfw.core.ops.nearest import Search
 from kvfw.core.ops.nearest_full import FullSearch
 from kvfw.core.ops.nearest_moved import BlockSearch, MovedSearch
-from kvfw.core.ops.products import closest, largest, margin_of
+from kvfw.core.ops.products import margin_of
 
 Points = list[list[float]]
 TINY_CHUNK = 1
@@ -242,7 +241,7 @@ def test_iterations_stop_when_stable_and_count_assignments() -> None:
     assert not same(runs[0], runs[1])
 
 
-SEARCHES = [FullSearch, MovedSearch.of]
+SEARCHES = [FullSearch.of, MovedSearch.of]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -402,44 +401,144 @@ def test_which_search_is_used_does_not_show(monkeypatch: pytest.MonkeyPatch) -> 
     assert fewer
 
 
-@pytest.mark.parametrize("searching", [nearest_full, nearest_moved])
-def test_equal_tokens_do_not_fill_the_memory(searching: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every centre is a rival for every token then; they are decided some at a time."""
-    asked = list[int]()
-
-    def counted(x: Tensor, centres: Tensor, row: Tensor, column: Tensor, chunk: int) -> Tensor:
-        asked.append(len(column))
-        return closest(x, centres, row, column, chunk)
-
-    monkeypatch.setattr(searching, "closest", counted)
-    monkeypatch.setattr(nearest, "MANY", 1 if searching is nearest_moved else 1000)
-    chunk = 16 * 40
-    found = weighted_kmeans(torch.ones(400, 3), torch.ones(400), 40, 1, chunk=chunk)
-    assert counts(found.assignment, 40).min() >= 1
-    assert sum(asked) == 400 * 40
-    # What was left over, and one tile more.
-    assert max(asked) <= 2 * chunk
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an accelerator does, on the CPU."""
+    monkeypatch.setattr(compiled, "serves", lambda *tensors: False)
 
 
-def test_finding_the_largest_by_pooling_is_finding_the_largest() -> None:
-    score = torch.randn(3, 150, 301, generator=torch.Generator().manual_seed(0))
-    score[:, 7] = -torch.inf
-    best, at = largest(score)
-    assert torch.equal(best, score.max(1, keepdim=True).values)
-    assert torch.equal(at, score.max(1, keepdim=True).indices)
+@pytest.mark.parametrize("many", [1, 1000])
+@pytest.mark.parametrize("block", [None, 25])
+def test_an_accelerator_clusters_as_a_cpu_does(many: int, block: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(0)
+    # Small integers: sums are exact in any order, so that ties are ties everywhere.
+    x = torch.randint(-3, 4, (3, 110, 4), generator=g).float()
+    weights = torch.randint(1, 5, (3, 110), generator=g).float()
+    monkeypatch.setattr(nearest, "MANY", many)
+    expected = clusters_of_heads(x, weights, 30, 2, block, chunk=700)
+    elsewhere(monkeypatch)
+    assert torch.equal(clusters_of_heads(x, weights, 30, 2, block, chunk=700), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_taken_once_give_the_same_means_bit_for_bit(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("shape", [(3, 150, 301), (2, 7, 256), (1, 1, 5), (2, 2, 513)])
+def test_the_two_largest_scores_however_they_are_found(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    score = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype).mul_(2).round_()
+    score[:, shape[1] // 2] = -torch.inf if shape[1] > 1 else 1.0
+    given = score.clone()
+    descending = score.sort(dim=1, descending=True, stable=True)
+    for found in (picking.two_largest(score), picking._two_largest(score)):
+        assert torch.equal(found.best, descending.values[:, 0])
+        assert torch.equal(found.at, descending.indices[:, 0])
+        assert torch.equal(
+            found.second, descending.values[:, 1] if shape[1] > 1 else torch.full_like(found.best, -torch.inf)
+        )
+        assert torch.equal(score, given)
+
+
+def test_picking_tells_the_score_of_the_nearest_and_the_largest_of_the_others() -> None:
+    g = torch.Generator().manual_seed(1)
+    x, centres = torch.randn(50, 3, generator=g), torch.randn(12, 3, generator=g)
+    # The second block has tokens 30 to 49 and centres 5 to 11; what fills up the first is never looked at.
+    start, first = torch.tensor([0, 30]), torch.tensor([0, 5])
+    far = torch.cdist(x, centres).square()
+    score = torch.full((2, 7, 30), -torch.inf)
+    score[0, :5] = -far[:30, :5].T
+    score[1, :, :20] = -far[30:, 5:].T
+    # Off by so much that the choice by score is often wrong.
+    noise = torch.rand(score.shape, generator=g) * 2
+    margin = torch.full((2, 30), 2.0)
+    margin[1, 20:] = torch.nan
+    nearest_by_distance = far[:30, :5].argmin(1), far[30:, 5:].argmin(1)
+    wrong = 0
+    for picks in (picking.pick, lambda *given: picking._decided(picking._two_largest(given[0]), *given)):
+        picked = picks(score - noise, margin, x, start, centres, first, 40)
+        assert torch.equal(picked.at[0], nearest_by_distance[0])
+        assert torch.equal(picked.at[1, :20], nearest_by_distance[1])
+        at = picked.at[:, None]
+        assert torch.equal(picked.best, (score - noise).gather(1, at)[:, 0])
+        assert torch.equal(picked.second, (score - noise).scatter(1, at, -torch.inf).amax(1))
+        wrong += int((picked.second > picked.best).sum())
+    assert wrong > 10
+
+
+def test_equal_tokens_do_not_fill_an_accelerators_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every centre is a rival for every token then; they are decided some at a time."""
+    asked = list[int]()
+    squared_distance = distance.squared_distance
+
+    def counted(x: Tensor, c: Tensor) -> Tensor:
+        asked.append(x.numel())
+        return squared_distance(x, c)
+
+    elsewhere(monkeypatch)
+    monkeypatch.setattr(picking, "squared_distance", counted)
+    chunk = 16 * 40
+    found = weighted_kmeans(torch.ones(400, 3), torch.ones(400), 40, 1, chunk=chunk)
+    assert counts(found.assignment, 40).min() >= 1
+    assert sum(asked) == 400 * 40 * 3
+    assert max(asked) <= chunk
+
+
+@pytest.mark.parametrize("coordinates", [1, 3, 4, 66])
+def test_distances_by_hand(coordinates: int) -> None:
+    g = torch.Generator().manual_seed(2)
+    x, centres = torch.randn(40, coordinates, generator=g), torch.randn(6, coordinates, generator=g)
+    z = torch.randint(6, (40,), generator=g)
+    expected = (x.double() - centres[z].double()).square().sum(1).float()
+    torch.testing.assert_close(distance.to_own(x, centres, z), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(distance.squared_distance(x, centres[z]), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("low", [-20.0, -140.0])
+def test_means_are_the_same_bit_for_bit_however_they_are_taken(
+    low: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, _ = random_case(200, 9, 4, dtype)
     g = torch.Generator().manual_seed(4)
-    a = torch.exp2(-20 * torch.rand(200, generator=g, dtype=dtype))
-    again = RepeatedMeans(x, a)
+    a = torch.exp2(low * torch.rand(200, generator=g, dtype=dtype))
     for clusters in (40, 150):
         z = torch.randint(clusters, (200,), generator=g)
-        expected = weighted_means(x, a, z, clusters)
-        assert torch.equal(again.of(z, clusters).isnan(), expected.isnan())
-        assert torch.equal(again.of(z, clusters).nan_to_num(), expected.nan_to_num())
+        a[z == 3] = 0
+        found, summed = weighted_means(x, a, z, clusters), cluster_sums(x, z, clusters)
+        with monkeypatch.context() as patch:
+            elsewhere(patch)
+            expected = weighted_means(x, a, z, clusters)
+            assert torch.equal(cluster_sums(x, z, clusters), summed)
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
+def test_gradients_flow_through_means() -> None:
+    x, a = random_case(20, 3, 1)
+    z = torch.arange(20) % 7
+    x.requires_grad_()
+    means = weighted_means(x, a, z, 7)
+    assert torch.equal(means.detach(), weighted_means(x.detach(), a, z, 7))
+    (gradient,) = torch.autograd.grad(means.sum(), x)
+    torch.testing.assert_close(gradient[:, 0], a / cluster_sums(a[:, None], z, 7)[z, 0])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [([0, 1, 3, 0], "cluster 3 is not one of 3"), ([0, -1, 2, 0], "cluster -1")],
+)
+def test_an_assignment_that_would_leave_the_memory_is_refused(assignment: list[int], message: str) -> None:
+    x, z = torch.ones(4, 2), torch.tensor(assignment)
+    with pytest.raises(ValueError, match=message):
+        cluster_sums(x, z, 3)
+    with pytest.raises(ValueError, match=message):
+        weighted_means(x, torch.ones(4), z, 3)
+
+
+def test_a_search_of_short_blocks_alone_is_a_new_one_of_them() -> None:
+    x, _ = random_case(148, 5, 9)
+    blocks = Blocks([(64, 8), (64, 8), (20, 3)], x.device)
+    centres = x[blocks.starting_tokens()]
+    all_found = FullSearch.of(x, blocks, 700).nearest(centres)
+    rest = FullSearch.of(x, blocks, 700).only(torch.tensor([2]), torch.arange(128, 148))
+    assert rest.blocks.width == 32
+    assert torch.equal(rest.nearest(centres[16:]), all_found[128:] - 16)
 
 
 @pytest.mark.parametrize("low", [0.0, 1e-30, 0.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,20 @@ def test_ratio_1_is_the_identity_on_every_architecture(name: str) -> None:
     close(at_once(model, plain, taken.compressed(by)), expected)
     close(at_once(model, plain, taken.full()), expected)
     assert greedy(model, taken.full(), taken.logits, NEW) == tuple(plain[0].tolist())
+
+
+@pytest.mark.parametrize("composition", [*COMPOSITIONS, "h2o"])
+def test_a_forward_with_gradients_keeps_the_same_slots(composition: str) -> None:
+    """Models from transformers have them switched on; only ``generate`` switches them off."""
+    model, ids = copy.deepcopy(tiny("llama")).requires_grad_(True), prompt(LENGTH)
+    states = []
+    for mode in (torch.enable_grad, torch.no_grad):
+        with mode(), attach(model, composition, ratio=4, **PROTECTED) as cache:
+            logits = model(input_ids=ids, **passed(model, cache)).logits
+        states.append(cache.state(0))
+    assert not logits.requires_grad
+    for part in ("keys", "values", "positions", "mass", "bias"):
+        assert torch.equal(getattr(states[0], part), getattr(states[1], part))
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])

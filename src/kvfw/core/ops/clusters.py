@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from kvfw.core.ops.cluster_means import ClusterMeans, cluster_sums
+from kvfw.core.ops.cluster_means import cluster_sums, weighted_means
 from kvfw.core.state import KVState
 
 
@@ -54,7 +54,8 @@ def merge_clusters(
         clusters_of: the rule, for one head at a time.
 
     Raises:
-        ValueError: the rule named a cluster that there is not, or left one without tokens.
+        ValueError: the rule named a cluster that there is not, or left one without tokens, or did not name one for
+            every token; a weight that is negative or not finite.
     """
 
     def of_heads(tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
@@ -96,17 +97,24 @@ def merge_heads(
     for (_, count), members in alike.items():
         tokens = _tokens(state, weights, members, floor)
         assignment = clusters_of(tokens, count)
-        _check(assignment, count)
+        _check(tokens, assignment, count)
         _fill(merged, members, tokens, assignment, count)
     return merged
 
 
-def _check(assignment: Int64[Tensor, "G n"], count: int) -> None:
-    """A cluster of another head, or one without tokens, would end in numbers that mean nothing.
+def _check(tokens: HeadTokens, assignment: Int64[Tensor, "_ _"], count: int) -> None:
+    """A cluster of another head, or one without tokens, would end in numbers that mean nothing; so would odd weights.
 
     Raises:
-        ValueError: an id outside 0 to ``count - 1``, or one that no token has.
+        ValueError: not one id for every token, an id outside 0 to ``count - 1``, or one that no token has; a weight
+            that is negative or not finite.
     """
+    if assignment.shape != tokens.weights.shape:
+        given, asked = assignment.shape[-1], tokens.weights.shape[-1]
+        raise ValueError(f"{given} clusters were named for {asked} tokens: every token must be in exactly one")
+    least, most = (float(end) for end in tokens.weights.detach().aminmax())
+    if not (least >= 0 and most < torch.inf):
+        raise ValueError(f"weights span {least:g} to {most:g}: they must be finite and not negative")
     low, high = (int(end) for end in assignment.aminmax())
     if low < 0 or high >= count:
         raise ValueError(f"a token was put into cluster {low if low < 0 else high}: they are numbered 0 to {count - 1}")
@@ -153,14 +161,13 @@ def _fill(
     a, at = tokens.weights.flatten(), tokens.positions.flatten()
     # Positions are averaged as offsets from the cluster's first token: float32 is exact enough at any length then.
     first = at.new_full((total,), torch.inf).scatter_reduce(0, which, at, "amin")
-    mean = ClusterMeans(a, which, total)
-    means = first + mean.of((at - first[which])[:, None])[:, 0]
+    means = first + weighted_means((at - first[which])[:, None], a, which, total)[:, 0]
     order = (means.view(heads, count).argsort(dim=-1, stable=True) + ids * count).flatten()
     row, head = torch.tensor(members, device=which.device).T
     slots = slice(merged.keys.shape[2] - count, None)
     for target, found in (
-        (merged.keys, mean.of(tokens.keys.flatten(0, 1))),
-        (merged.values, mean.of(tokens.values.flatten(0, 1))),
+        (merged.keys, weighted_means(tokens.keys.flatten(0, 1), a, which, total)),
+        (merged.values, weighted_means(tokens.values.flatten(0, 1), a, which, total)),
         (merged.positions, means),
         (merged.mass, cluster_sums(tokens.mass.flatten()[:, None], which, total)[:, 0]),
         (merged.bias, torch.zeros_like(means)),

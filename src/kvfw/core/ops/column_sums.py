@@ -42,6 +42,7 @@ def column_sums(
     ``A = softmax(cap(scale * Q K^T) + bias)`` over all slots a query may see (slot position <= query position), in
     float32; ``cap(x) = c tanh(x / c)`` where the model caps its logits, else x. A head with a sink of its own has
     one more logit in the denominator, so that its row of A sums to less than 1.
+    Products and sums have float32's precision as torch has it set: with TF32 switched on they have TF32's.
     For a distance ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are taken block by block:
     O(block x N) memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and
     only slots between its first and its last are masked. A query that sees no slot adds nothing. The sums are
@@ -71,14 +72,14 @@ def column_sums(
     together, elements = _at_once(queries.device, kv_heads)
     rows_each = max(1, min(elements // (batch * group * together * width), count))
     # Asked for once: memory fresh from the system costs more than what is done in it.
-    product, soft = queries.new_empty(2, batch * group * together * rows_each * width, dtype=torch.float32)
+    memory = queries.new_empty(batch * group * together * rows_each * width, dtype=torch.float32)
     for block, first in itertools.product(_blocks(query_positions, state, rows_each), range(0, kv_heads, together)):
         rows, some, end = slice(block.start, block.stop), slice(first, first + together), block.end
         at = query_positions[:, None, None, rows, None]
         scaled = queries[:, first * group : (first + together) * group, rows].float() * scale
         scaled = scaled.reshape(batch, together, -1, dim)
         shape = (*scaled.shape[:3], end)
-        logits = torch.matmul(scaled, keys[:, some, :, :end], out=product[: math.prod(shape)].view(shape))
+        logits = torch.matmul(scaled, keys[:, some, :, :end], out=memory[: math.prod(shape)].view(shape))
         if softcap is not None:
             logits = logits.div_(softcap).tanh_().mul_(softcap)
         if bias is not None:
@@ -86,17 +87,24 @@ def column_sums(
         logits = logits.view(batch, together, group, -1, end)
         between = slots[:, some, ..., block.seen : end]
         logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
-        weights = torch.softmax(logits, dim=-1, out=soft[: logits.numel()].view(logits.shape))
+        # A row of A is exp(x - top) times one factor, which is taken along when rows are added up.
+        top = logits.amax(dim=-1, keepdim=True)
+        powers = logits.sub_(top).exp_()
+        total = powers.sum(dim=-1)
         if sinks is not None:
-            # exp(x) / (sum exp + exp(sink)), without an overflow where a sink is large.
-            weights *= torch.sigmoid(logits.logsumexp(dim=-1, keepdim=True) - sinks[some])
+            # Infinite where a sink is so large that it takes all.
+            total += (sinks[some] - top).exp_().squeeze(-1)
+        factor = total.reciprocal_()
         if blind is not None:
-            # The softmax over nothing is NaN.
-            weights.masked_fill_(blind[:, some, None, rows, None], 0.0)
-        for n, total in sums.items():
-            far = weights if n == 0 else weights.masked_fill(at - slots[:, some, ..., :end] < n, 0.0)
-            total[:, some, :end] += far.flatten(2, 3).sum(dim=2)
-    return {n: total / group for n, total in sums.items()}
+            # What sees nothing has no largest logit.
+            unseen = blind[:, some, None, rows]
+            powers.masked_fill_(unseen[..., None], 0.0)
+            factor.masked_fill_(unseen, 0.0)
+        factor = factor.flatten(2)[:, :, None]
+        for n, received in sums.items():
+            far = powers if n == 0 else powers.masked_fill(at - slots[:, some, ..., :end] < n, 0.0)
+            received[:, some, :end] += torch.matmul(factor, far.flatten(2, 3)).squeeze(2)
+    return {n: received / group for n, received in sums.items()}
 
 
 def _at_once(device: torch.device, kv_heads: int) -> tuple[int, int]:

@@ -13,16 +13,14 @@ Notation: tokens x_i in R^D with weights a_i >= 0 (i < N), centres c_k (k < K), 
 How the nearest centre is found, so that ties are real ties, says :mod:`kvfw.core.ops.nearest`.
 """
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from kvfw.core.ops.blocks import Blocks, divided
-from kvfw.core.ops.cluster_means import EVEN, RepeatedMeans, counts, weighted_means
+from kvfw.core.ops.cluster_means import counts, weighted_means
+from kvfw.core.ops.distance import to_own
 from kvfw.core.ops.nearest import CHUNK, Search, search_of
-from kvfw.core.ops.products import squared_distance
 
 
 def clusters_of_heads(
@@ -74,14 +72,8 @@ def clusters_of_heads(
     if clusters >= N:
         return torch.arange(N, device=x.device).repeat(heads, 1)
     parts = [(N, clusters)] if block is None else divided(N, clusters, block)
-    # How the means are taken is a head's own affair, too.
-    together = heads if all(_even(head) for head in a) else 1
-    found = [
-        _lloyd(x[g : g + together].flatten(0, 1), a[g : g + together].flatten(), parts * together, iters, chunk)
-        for g in range(0, heads, together)
-    ]
-    ids = torch.cat(found).view(heads, N)
-    return ids - torch.arange(together, device=x.device).repeat(heads // together)[:, None] * clusters
+    ids = _lloyd(x.flatten(0, 1), a.flatten(), parts * heads, iters, chunk).view(heads, N)
+    return ids - torch.arange(heads, device=x.device)[:, None] * clusters
 
 
 def _lloyd(
@@ -103,9 +95,8 @@ def _until_stable(
     A block that is stable repeats itself exactly. Once a quarter of the blocks are, only the others go on.
     """
     x, blocks = search.x, search.blocks
-    means = _means(x, a)
     for done in range(iters):
-        centres = means(assignment, len(blocks.of_cluster))
+        centres = weighted_means(x, a, assignment, len(blocks.of_cluster))
         previous, assignment = assignment, _without_empty(search.nearest(centres), x, a, centres, blocks)
         moved = blocks.of_token.new_zeros(len(blocks.parts), dtype=torch.bool)
         moved[blocks.of_token[assignment != previous]] = True
@@ -119,23 +110,6 @@ def _until_stable(
             assignment[tokens] = _until_stable(rest, a[tokens], assignment[tokens] + shift, iters - 1 - done) - shift
             break
     return assignment
-
-
-def _means(
-    x: Float[Tensor, "N D"], a: Float[Tensor, " N"]
-) -> Callable[[Int64[Tensor, " N"], int], Float[Tensor, "K D"]]:
-    """Weighted means of the tokens, for one partition after another."""
-    if _even(a):
-        return RepeatedMeans(x, a).of
-    return lambda assignment, clusters: weighted_means(x, a, assignment, clusters)
-
-
-def _even(a: Float[Tensor, " N"]) -> bool:
-    """Whether the weights, scaled as :func:`_checked_weights` does it, need no scaling within clusters.
-
-    Blocks that go on alone may be even where all blocks together were not: their means have the same bits either way.
-    """
-    return float(a.amin()) >= EVEN
 
 
 def _plain(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -159,7 +133,7 @@ def _without_empty(
     empty = (counts(nearest, K) == 0).nonzero().squeeze(1)
     if not len(empty):
         return nearest
-    cost = a * squared_distance(x, centres.index_select(0, nearest))
+    cost = a * to_own(x, centres, nearest)
     # By falling cost within a block; what fills up its row comes last.
     by_cost = blocks.table(cost, -torch.inf).argsort(dim=1, descending=True, stable=True)
     order = (by_cost + blocks.start[:, None]).flatten().index_select(0, blocks.place)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from kvfw.core.ops.blocks import LINE, Blocks
-from kvfw.core.ops.products import closest, largest, margin_of, table_of
+from kvfw.core.ops.picking import pick
+from kvfw.core.ops.products import margin_of, table_of
 
 
 @dataclass(frozen=True)
@@ -19,106 +20,123 @@ class _Tile:
     """Some tokens of some blocks and the memory for their search, as views, which cost more to make than to use.
 
     Attributes:
-        block, token: where the tile begins.
-        tokens: their columns, and a row of ones.
-        table: 2 z and -|z|^2 of the blocks' centres.
+        columns: the tokens side by side, and a row of ones.
         margin: of every token.
-        score: [blocks, centres, tokens].
-        column: the place found for every token in its block's row of the table.
+        start: where a block's tokens begin.
+        table: 2 z and -|z|^2 of the blocks' centres.
+        first: where a block's centres begin.
+        score: memory.
+        at: the place found for every token in its block's row of the table.
     """
 
-    block: int
-    token: int
-    tokens: Float[Tensor, "b E n"]
+    columns: Float[Tensor, "b E n"]
+    margin: Float[Tensor, "b n"]
+    start: Int64[Tensor, " b"]
     table: Float[Tensor, "b k E"]
-    margin: Float[Tensor, "b 1 n"]
+    first: Int64[Tensor, " b"]
     score: Float[Tensor, "b k n"]
-    column: Int64[Tensor, "b 1 n"]
+    at: Int64[Tensor, "b n"]
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """Tokens laid out for products.
+
+    Attributes:
+        origin: mean token of every block. Products are taken around it: keys often share a large offset, and it would
+            cost digits.
+        columns: tokens as seen from there, side by side (their products take two thirds of the time), and below each
+            a one, for what is added to its products.
+        length: of every token; NaN for what fills up a block's row, as nothing compares with that.
+    """
+
+    origin: Float[Tensor, "B D"]
+    columns: Float[Tensor, "B E n"]
+    length: Float[Tensor, "B n"]
+
+    @classmethod
+    def out(cls, x: Float[Tensor, "N D"], blocks: Blocks) -> "_Laid":
+        """All tokens."""
+        B, n, D = len(blocks.parts), blocks.width, x.shape[1]
+        origin, length = x.new_empty(B, D), x.new_full((B, n), torch.nan)
+        columns = x.new_ones(B, D + 1, n)
+        # Memory of its own and whole rows, as that is copied sideways the fastest. What fills up a row is whatever was
+        # there before: it is no token.
+        rows = x.new_zeros(n, D)
+        for b, part in enumerate(torch.split(x, [tokens for tokens, _ in blocks.parts])):
+            own = rows[: len(part)]
+            torch.mean(part, 0, out=origin[b])
+            torch.sub(part, origin[b], out=own)
+            torch.linalg.vector_norm(own, dim=1, out=length[b, : len(part)])
+            columns[b, :D].copy_(rows.T)
+        return cls(origin, columns, length)
+
+    def only(self, blocks: Int64[Tensor, " some"], width: int) -> "_Laid":
+        """Those of some blocks, the longest of which is so wide."""
+        columns, length = self.columns.index_select(0, blocks), self.length.index_select(0, blocks)
+        return _Laid(self.origin.index_select(0, blocks), columns[..., :width], length[..., :width].contiguous())
 
 
 class FullSearch:
     """Nearest centres of a fixed set of tokens, each among its own block's; asked again whenever the centres moved."""
 
-    def __init__(self, x: Float[Tensor, "N D"], blocks: Blocks, chunk: int) -> None:
+    def __init__(self, x: Float[Tensor, "N D"], blocks: Blocks, chunk: int, laid: _Laid) -> None:
         self.x = x
         self.blocks = blocks
         self._chunk = chunk
-        # Products are taken around the mean token: keys often share a large offset, and it would cost digits.
-        # After each token a one, for what is added to its products.
-        y = blocks.table(torch.cat((x, x.new_ones(len(x), 1)), dim=1), 0.0)
-        origin = y.sum(1) / blocks.tokens[:, None]
-        origin[:, -1] = 0
-        y -= origin[:, None]
-        self._origin = origin[:, :-1]
-        # What fills up a block's row is no token: nothing compares with NaN.
-        length = torch.linalg.vector_norm(y[..., :-1], dim=2)
-        self._length = blocks.table(length.flatten().index_select(0, blocks.place), torch.nan)
-        # Blocks of fewer centres are filled up with centres that are never the nearest (and whose score is NaN for what
-        # is no token).
+        self._laid = laid
+        # Blocks of fewer centres are filled up with centres that are never the nearest.
         k = max(share for _, share in blocks.parts)
         self._row = blocks.of_cluster * k + blocks.within
-        self._table = y.new_zeros(len(y) * k, y.shape[2])
+        self._table = x.new_zeros(len(blocks.parts) * k, laid.columns.shape[1])
         self._table[:, -1] = -torch.inf
-        self._margin = torch.empty_like(self._length)
-        self._column = torch.empty_like(self._length, dtype=torch.int64)
-        self._tiles = tuple(self._tiled(y, k))
+        self._margin = torch.empty_like(laid.length)
+        self._at = torch.empty_like(laid.length, dtype=torch.int64)
+        self._tiles = tuple(self._tiled(laid.columns, k))
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "N D"], blocks: Blocks, chunk: int) -> "FullSearch":
+        """A search that has not seen any centres; see :func:`kvfw.core.ops.nearest.search_of`."""
+        return cls(x, blocks, chunk, _Laid.out(x, blocks))
 
     def only(self, blocks: Int64[Tensor, " some"], tokens: Int64[Tensor, " n"]) -> "FullSearch":
         """Of these blocks and their tokens alone."""
-        return FullSearch(self.x.index_select(0, tokens), self.blocks.only(blocks), self._chunk)
+        rest = self.blocks.only(blocks)
+        return FullSearch(self.x.index_select(0, tokens), rest, self._chunk, self._laid.only(blocks, rest.width))
 
-    def _tiled(self, y: Float[Tensor, "B n E"], k: int) -> Iterator[_Tile]:
+    def _tiled(self, columns: Float[Tensor, "B E n"], k: int) -> Iterator[_Tile]:
         """Tiles of at most ``chunk`` scores, which share the memory for them."""
-        B, n, _ = y.shape
+        B, _, n = columns.shape
         some = min(n, max(LINE, self._chunk // k // LINE * LINE))
         passes = -(-B // max(1, self._chunk // (n * k)))
         together = -(-B // passes)
-        memory = y.new_empty(together * k * some)
+        memory = columns.new_empty(together * k * some)
         table = self._table.view(B, k, -1)
         for block in range(0, B, together):
             of = slice(block, block + together)
             for token in range(0, n, some):
-                part = of, slice(token, token + some)
-                here, margin, column = y[part], self._margin[part], self._column[part]
-                score = memory[: here.shape[0] * k * here.shape[1]].view(len(here), k, -1)
-                yield _Tile(block, token, here.mT, table[of], margin[:, None], score, column[:, None])
+                part = slice(token, token + some)
+                at = self._at[of, part]
+                yield _Tile(
+                    columns=columns[of, :, part],
+                    margin=self._margin[of, part],
+                    start=self.blocks.start[of] + token,
+                    table=table[of],
+                    first=self.blocks.first[of],
+                    score=memory[: at.numel() * k].view(len(at), k, -1),
+                    at=at,
+                )
 
     def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
         """Index of the nearest centre of every token, ties to the lowest."""
         b = self.blocks
-        z = centres - self._origin.index_select(0, b.of_cluster)
+        z = centres - self._laid.origin.index_select(0, b.of_cluster)
         table, longest = table_of(z)
         self._table.index_copy_(0, self._row, table)
-        self._margin.copy_(margin_of(self._length + longest, z.shape[1]))
-        doubtful: list[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"], Bool[Tensor, "_ k"]]] = []
+        self._margin.copy_(margin_of(self._laid.length + longest, z.shape[1]))
         for tile in self._tiles:
-            score = torch.bmm(tile.table, tile.tokens, out=tile.score)
-            best, column = largest(score)
-            tile.column.copy_(column)
-            score.scatter_(1, column, -torch.inf)
-            bound = best.sub_(tile.margin)
-            block, _, token = (score.amax(1, keepdim=True) >= bound).nonzero(as_tuple=True)
-            if len(token):
-                rivals = score[block, :, token] >= bound[block, :, token]
-                doubtful.append((block.add_(tile.block), token.add_(tile.token), rivals))
-                # A few tokens as a rule, but all of them where keys are equal.
-                if sum(among.numel() for _, _, among in doubtful) >= self._chunk:
-                    self._decide(doubtful, centres)
-                    doubtful = []
-        if doubtful:
-            self._decide(doubtful, centres)
-        nearest: Tensor = self._column.flatten().index_select(0, b.place) + b.first.index_select(0, b.of_token)
+            score = torch.bmm(tile.table, tile.columns, out=tile.score)
+            picked = pick(score, tile.margin, self.x, tile.start, centres, tile.first, self._chunk)
+            tile.at.copy_(picked.at)
+        nearest: Tensor = self._at.flatten().index_select(0, b.place) + b.first.index_select(0, b.of_token)
         return nearest
-
-    def _decide(
-        self,
-        doubtful: list[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"], Bool[Tensor, "_ k"]]],
-        centres: Float[Tensor, "K D"],
-    ) -> None:
-        """Replaces what was found for tokens that have rivals: their block, their place in it, and who is one."""
-        block, token, among = map(torch.cat, zip(*doubtful, strict=True))
-        among.scatter_(1, self._column[block, token][:, None], True)
-        row, rival = among.nonzero(as_tuple=True)
-        first = self.blocks.first[block]
-        x = self.x.index_select(0, self.blocks.start[block] + token)
-        self._column[block, token] = closest(x, centres, row, rival + first[row], self._chunk) - first
