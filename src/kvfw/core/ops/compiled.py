@@ -119,6 +119,23 @@ def _squared_distance(x: Reals, c: Reals) -> Any:
 
 
 @machine_code
+def lay_centres(centres: Reals, origin: Reals, of_cluster: Indices, row: Indices, table: Reals, longest: Reals) -> None:
+    """See :func:`kvfw.core.ops.products.lay_centres`; ``longest`` is one number, written."""
+    most = longest[0] - longest[0]
+    for cluster in range(len(centres)):
+        centre = centres[cluster]
+        seen_from = origin[of_cluster[cluster]]
+        into = table[row[cluster]]
+        for d in range(len(centre)):
+            z = centre[d] - seen_from[d]
+            into[d] = z + z
+        square = _squared_distance(centre, seen_from)
+        into[len(centre)] = -square
+        most = max(most, square)
+    longest[0] = np.sqrt(most)
+
+
+@machine_code
 def distance_to_own(x: Reals, centres: Reals, assignment: Indices, far: Reals) -> None:
     """See :func:`kvfw.core.ops.distance.to_own`; ``far`` is written."""
     for token in range(len(x)):

@@ -92,7 +92,7 @@ def _until_stable(
 ) -> Int64[Tensor, " N"]:
     """At most ``iters`` more iterations.
 
-    A block that is stable repeats itself exactly. Once a quarter of the blocks are, only the others go on.
+    A block that is stable repeats itself exactly. Once half of the blocks are, only the others go on.
     """
     x, blocks = search.x, search.blocks
     for done in range(iters):
@@ -103,7 +103,7 @@ def _until_stable(
         moving = moved.nonzero().squeeze(1)
         if not len(moving):
             break
-        if 4 * len(moving) <= 3 * len(blocks.parts):
+        if 2 * len(moving) <= len(blocks.parts):
             tokens = moved[blocks.of_token].nonzero().squeeze(1)
             rest = search.only(moving, tokens)
             shift = (rest.blocks.first - blocks.first[moving])[rest.blocks.of_token]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvfw.core.ops.blocks import LINE, Blocks
 from kvfw.core.ops.picking import pick
-from kvfw.core.ops.products import margin_of, table_of
+from kvfw.core.ops.products import lay_centres, margin_of
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,8 @@ class FullSearch:
     def nearest(self, centres: Float[Tensor, "K D"]) -> Int64[Tensor, " N"]:
         """Index of the nearest centre of every token, ties to the lowest."""
         b = self.blocks
-        z = centres - self._laid.origin.index_select(0, b.of_cluster)
-        table, longest = table_of(z)
-        self._table.index_copy_(0, self._row, table)
-        self._margin.copy_(margin_of(self._laid.length + longest, z.shape[1]))
+        longest = lay_centres(centres, self._laid.origin, b.of_cluster, self._row, self._table)
+        self._margin.copy_(margin_of(self._laid.length + longest, centres.shape[1]))
         for tile in self._tiles:
             score = torch.bmm(tile.table, tile.columns, out=tile.score)
             picked = pick(score, tile.margin, self.x, tile.start, centres, tile.first, self._chunk)

@@ -5,14 +5,44 @@ followed by a one and 2 z by -|z|^2: adding the square apart takes a fifth longe
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
+
+from kvfw.core.ops import compiled
 
 
 def table_of(z: Float[Tensor, "K D"]) -> tuple[Float[Tensor, "K E"], Float[Tensor, ""]]:
     """2 z and -|z|^2 of every centre, side by side, and the greatest |z|."""
     square = (z * z).sum(1)
     return torch.cat((2 * z, -square[:, None]), dim=1), square.amax().sqrt()
+
+
+def lay_centres(
+    centres: Float[Tensor, "K D"],
+    origin: Float[Tensor, "B D"],
+    of_cluster: Int64[Tensor, " K"],
+    row: Int64[Tensor, " K"],
+    table: Float[Tensor, "R E"],
+) -> Float[Tensor, ""]:
+    """:func:`table_of` every centre as seen from its block's origin, written to its row of a table.
+
+    Args:
+        centres: centres.
+        origin: of every block.
+        of_cluster: the block of every centre.
+        row: its row.
+        table: written.
+
+    Returns:
+        The greatest |z|.
+    """
+    if compiled.serves(centres, origin, table):
+        longest = centres.new_zeros(1)
+        compiled.lay_centres(*(each.numpy() for each in (centres, origin, of_cluster, row, table, longest)))
+        return longest[0]
+    rows, greatest = table_of(centres - origin.index_select(0, of_cluster))
+    table.index_copy_(0, row, rows)
+    return greatest
 
 
 def margin_of(reach: Float[Tensor, "*B n"], D: int) -> Float[Tensor, "*B n"]:
