@@ -18,7 +18,7 @@ from kvfw.core.ops.nearest_moved import MovedSearch
 
 CHUNK = 5 * 2**18
 """Default size, in elements, of the largest token-by-centre block held at once: 5 MiB of float32. Measured on heads of
-2387 tokens and 149 clusters, half to twice as much is as fast, a fifth of it a third slower."""
+2387 tokens and 149 clusters, half to twice as much is as fast, a tenth of it up to a third slower."""
 
 MANY = 256
 """From so many centres per block on it is faster to look only at those that moved."""
