@@ -27,9 +27,11 @@ from kvfw.bench.whole import Whole
 from kvfw.cli import main
 from kvfw.core.budget import amount
 from kvfw.core.compressor import Compressor, checked_scores, compressor
+from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.registry import default_registry
 from kvfw.core.spec import parse
 from kvfw.errors import RunError
+from kvfw.model.load import LoadedModel
 from kvfw.model.random_llama import random_llama
 
 CPU = torch.device("cpu")
@@ -84,7 +86,7 @@ def test_every_composition_pays_for_its_own_scores(monkeypatch: pytest.MonkeyPat
 
 
 def test_costs_are_medians_of_what_the_clock_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Per round: plain prefill, light prefill, compression. The first round is a warm-up.
+    # Per round: plain prefill, observing prefill, compression. The first round is a warm-up.
     told = iter([9.0, 9.0, 9.0, 1.0, 1.0, 0.1, 2.0, 2.0, 0.4, 4.0, 4.0, 0.4])
 
     def clock(work: Any, device: torch.device) -> float:
@@ -96,6 +98,31 @@ def test_costs_are_medians_of_what_the_clock_said(monkeypatch: pytest.MonkeyPatc
     (found,) = costs(model, None, list(range(1, 60)), bound("snapkv"), repeats=3)
     assert (found.prefill_s, found.compress_s, found.observe_s) == (2.0, 0.4, 0.0)
     assert found.fraction == pytest.approx(0.1)
+
+
+def test_what_is_observed_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Per round: plain prefill, observing prefill, column sums, compression. The first round is a warm-up.
+    told = iter([9.0, 9.0, 9.0, 9.0, 2.0, 7.0, 0.2, 0.1, 2.0, 1.0, 0.4, 0.1])
+
+    def clock(work: Any, device: torch.device) -> float:
+        work()
+        return next(told)
+
+    asked = list[tuple[int, tuple[int, ...]]]()
+
+    def counted(queries: torch.Tensor, *args: Any, **options: Any) -> dict[int, torch.Tensor]:
+        asked.append((queries.shape[2], args[-1]))
+        return column_sums(queries, *args, **options)
+
+    monkeypatch.setattr(compression, "seconds_of", clock)
+    monkeypatch.setattr(compression, "column_sums", counted)
+    model = random_llama(layers=2, heads=2, kv_heads=1, head_dim=8)
+    (found,) = costs(model, None, list(range(1, 60)), bound("h2o"), repeats=2)
+    assert (found.prefill_s, found.compress_s) == (2.0, 0.1)
+    assert found.observe_s == pytest.approx(0.3)
+    assert (found.lowest, found.highest) == pytest.approx((0.15, 0.25))
+    # Sums over all queries, in three rounds of two layers.
+    assert asked == [(59, (0,))] * 6
 
 
 def test_decode_speed_by_slots() -> None:
@@ -132,6 +159,14 @@ def test_memory_is_measured_in_a_process_of_its_own(tiny_folder: Path) -> None:
     assert plain.kv_bytes == plain.expected_kv_bytes == len(ids) * per_slot * 2
     with pytest.raises(RunError, match="measuring memory failed"):
         peak_of(str(tiny_folder / "absent"), "cpu", ids, None, 8, None)
+
+
+@pytest.mark.real
+def test_memory_comes_out_the_same_each_time(smollm: LoadedModel) -> None:
+    """It follows what is alive, not what the C library likes to keep, which differs from run to run."""
+    ids = torch.randint(0, 40000, (2048,), generator=torch.Generator().manual_seed(0)).tolist()
+    found = [peak_of("smollm2-135m", "cpu", ids, None, 8, None).peak_bytes for _ in range(4)]
+    assert max(found) < 1.05 * min(found)
 
 
 def cost(tokens: int, fraction: float) -> Cost:

@@ -154,3 +154,22 @@ def test_queries_before_every_slot_add_nothing(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(
         column_sums(row.queries[None, :, 1:3], positions[:, 1:3], late, SCALE, (0,))[0], 0 * found
     )
+
+
+@pytest.mark.parametrize("strands", [2, 3, 4])
+def test_strands_add_up_to_the_whole_whoever_takes_them(strands: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 400)
+    monkeypatch.setattr(module, "FEWEST_BLOCKS", 2)
+    monkeypatch.setattr(module, "STRANDS", strands)
+    row = random_row(41, seed=5, group=3)
+    state, positions = state_of(row.keys)
+    before, found = torch.get_num_threads(), list[dict[int, Tensor]]()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(column_sums(row.queries[None], positions, state, SCALE, (0, 5)))
+    finally:
+        torch.set_num_threads(before)
+    for local, sums in found[0].items():
+        torch.testing.assert_close(sums[0].double(), whole_matrix(row.queries, row.keys, local), atol=1e-5, rtol=1e-5)
+        assert torch.equal(sums, found[1][local])

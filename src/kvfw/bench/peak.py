@@ -1,16 +1,21 @@
 """Measures one prefill in a process of its own, so that what else was ever allocated does not count.
 
 Run as ``python -m kvfw.bench.peak``; reads and prints JSON. The peak is that of the whole process above what it held
-before the prefill: the largest resident set on a CPU, allocated bytes on CUDA.
+before the prefill: the largest resident set on a CPU, allocated bytes on CUDA. The C library is asked to give large
+blocks back as soon as they are freed: what it likes to keep differs by 100 MB between two runs of the same program.
 """
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
 from kvfw.bench.bars import RECENT, SINKS
 from kvfw.errors import RunError
+
+PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
+"""Setting of glibc: blocks from so many bytes on are pages of their own. Elsewhere it means nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ def peak_of(model: str, device: str, ids: list[int], compose: str | None, ratio:
     request = {"model": model, "device": device, "ids": ids, "compose": compose, "ratio": ratio, "chunk": chunk}
     done = subprocess.run(
         [sys.executable, "-m", "kvfw.bench.peak"],
+        env={**os.environ, **PROMPTLY},
         input=json.dumps(request),
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 import torch
 
-from kvfw.model.parallel import map_layers
+from kvfw.core.parallel import at_once
 
 CPU = torch.device("cpu")
 
@@ -27,13 +27,26 @@ def two_threads() -> Iterator[None]:
 def test_two_layers_run_at_once_each_with_one_thread() -> None:
     met = Barrier(2, timeout=60)
 
-    def work(layer: int) -> tuple[int, int, bool]:
+    def work(layer: int) -> tuple[int, int]:
         # Nobody gets past here alone.
         met.wait()
-        return layer, torch.get_num_threads(), torch.is_inference_mode_enabled()
+        return layer, torch.get_num_threads()
 
-    assert map_layers(work, range(6), CPU) == [(layer, 1, True) for layer in range(6)]
+    assert at_once(work, range(6), CPU) == [(layer, 1) for layer in range(6)]
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("items", [1, 4])
+def test_modes_are_those_of_who_asks(items: int) -> None:
+    def modes(_: int) -> tuple[bool, bool]:
+        return torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    with torch.inference_mode():
+        assert set(at_once(modes, range(items), CPU)) == {(True, False)}
+    with torch.no_grad():
+        assert set(at_once(modes, range(items), CPU)) == {(False, False)}
+    assert set(at_once(modes, range(items), CPU)) == {(False, True)}
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -48,6 +61,6 @@ def test_a_layer_that_fails_stops_the_rest_and_leaves_the_threads() -> None:
         raise ValueError("layer 0 has no keys")
 
     with pytest.raises(ValueError, match="layer 0 has no keys"):
-        map_layers(work, range(500), CPU)
+        at_once(work, range(500), CPU)
     assert len(begun) < 500
     assert torch.get_num_threads() == 2
