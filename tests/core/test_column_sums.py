@@ -1,5 +1,10 @@
 """Exact attention column sums, block by block, against the whole matrix."""
 
+import threading
+from dataclasses import replace
+from threading import Barrier
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -20,14 +25,21 @@ def state_of(keys: Tensor, pad: int = 0) -> tuple[KVState, Tensor]:
 
 
 def whole_matrix(
-    queries: Tensor, keys: Tensor, local: int, softcap: float | None = None, sink_logits: Tensor | None = None
+    queries: Tensor,
+    keys: Tensor,
+    local: int,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """Sums ``[Hkv, L]`` from the explicit causal attention matrix, in float64."""
+    """Sums ``[Hkv, L]`` from the explicit causal attention matrix, in float64; ``bias`` is ``[Hkv, L]``."""
     heads, length, _ = queries.shape
     group = heads // keys.shape[0]
     logits = SCALE * queries.double() @ keys.double().repeat_interleave(group, 0).transpose(-1, -2)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
+    if bias is not None:
+        logits = logits + bias.double().repeat_interleave(group, 0)[:, None]
     rows, columns = torch.arange(length)[:, None], torch.arange(length)[None]
     exps = logits.masked_fill(columns > rows, -torch.inf).exp()
     denominator = exps.sum(-1, keepdim=True)
@@ -66,6 +78,27 @@ def test_caps_and_sinks_are_those_of_the_whole_matrix(
         expected = whole_matrix(row.queries, row.keys, local, softcap, sink_logits)
         torch.testing.assert_close(sums[0].double(), expected, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(sums, plain[local], atol=1e-2)
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_bias_is_added_to_logits_after_the_cap(softcap: float | None) -> None:
+    row = random_row(37, seed=1, group=2)
+    state, positions = state_of(row.keys)
+    # A bias of log m weighs like m tokens.
+    bias = torch.rand(state.bias.shape[1:], generator=torch.Generator().manual_seed(3)) * 4
+    merged = replace(state, bias=bias[None])
+    for local, sums in column_sums(row.queries[None], positions, merged, SCALE, (0, 5), softcap=softcap).items():
+        expected = whole_matrix(row.queries, row.keys, local, softcap, bias=bias)
+        torch.testing.assert_close(sums[0].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("local", [0, 5])
+def test_autocast_does_not_take_digits(local: int) -> None:
+    row = random_row(60, seed=1, group=2)
+    state, positions = state_of(row.keys)
+    expected = column_sums(row.queries[None], positions, state, SCALE, (local,))[local]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(column_sums(row.queries[None], positions, state, SCALE, (local,))[local], expected)
 
 
 def test_a_huge_sink_overflows_nothing() -> None:
@@ -115,12 +148,15 @@ def test_chunks_add_up_to_the_whole() -> None:
         torch.testing.assert_close(added[n], whole[n], atol=1e-5, rtol=1e-5)
 
 
-def test_padding_neither_gives_nor_receives() -> None:
+@pytest.mark.parametrize("pad", [50.0, torch.nan])
+def test_padding_neither_gives_nor_receives(pad: float) -> None:
+    """Also where it is NaN, which attention of a masked row may make it in later layers."""
     row = random_row(20, seed=4)
     alone_state, alone_positions = state_of(row.keys)
     alone = column_sums(row.queries[None], alone_positions, alone_state, SCALE, (0,))[0]
     state, positions = state_of(row.keys, pad=6)
-    queries = torch.cat((torch.full_like(row.queries[:, :1], 50.0).expand(-1, 6, -1), row.queries), dim=1)[None]
+    state.keys[:, :, :6] = pad
+    queries = torch.cat((torch.full_like(row.queries[:, :1], pad).expand(-1, 6, -1), row.queries), dim=1)[None]
     padded = column_sums(queries, positions, state, SCALE, (0,))[0]
     assert float(padded[..., :6].abs().max()) == 0.0
     sinks = torch.zeros(queries.shape[1])
@@ -136,7 +172,7 @@ def test_all_heads_at_once_as_on_an_accelerator(block_elements: int, monkeypatch
     state, positions = state_of(row.keys, pad=4)
     queries = torch.nn.functional.pad(row.queries, (0, 0, 4, 0))[None]
     sinks = torch.linspace(-1, 3, row.queries.shape[0])
-    monkeypatch.setattr(module, "_at_once", lambda device, kv_heads: (kv_heads, block_elements))
+    monkeypatch.setattr(module, "_block_size", lambda device, kv_heads: (kv_heads, block_elements))
     found = column_sums(queries, positions, state, SCALE, (0, 5), softcap=1.5, sink_logits=sinks)
     for local, sums in found.items():
         expected = whole_matrix(row.queries, row.keys, local, 1.5, sinks)
@@ -156,20 +192,65 @@ def test_queries_before_every_slot_add_nothing(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-@pytest.mark.parametrize("strands", [2, 3, 4])
-def test_strands_add_up_to_the_whole_whoever_takes_them(strands: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 400)
-    monkeypatch.setattr(module, "FEWEST_BLOCKS", 2)
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("strands", [2, 3, 12])
+@pytest.mark.parametrize(("blocks", "dtype"), [(400, torch.float32), (1600, torch.float16)])
+def test_strands_add_up_to_the_whole_whoever_takes_them(
+    strands: int, blocks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows, one behind padding, with all that a logit can meet."""
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", blocks)
+    monkeypatch.setattr(module, "FEWEST_LOGITS", 1)
     monkeypatch.setattr(module, "STRANDS", strands)
-    row = random_row(41, seed=5, group=3)
-    state, positions = state_of(row.keys)
-    before, found = torch.get_num_threads(), list[dict[int, Tensor]]()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            found.append(column_sums(row.queries[None], positions, state, SCALE, (0, 5)))
-    finally:
-        torch.set_num_threads(before)
-    for local, sums in found[0].items():
-        torch.testing.assert_close(sums[0].double(), whole_matrix(row.queries, row.keys, local), atol=1e-5, rtol=1e-5)
-        assert torch.equal(sums, found[1][local])
+    met = Barrier(2, timeout=60)
+    received = module._Attention.received
+    takers = set[int]()
+
+    def seen(*args: Any) -> dict[int, Tensor]:
+        if len(takers) < 2 and threading.current_thread() is not threading.main_thread():
+            takers.add(threading.get_ident())
+            # Whoever comes first waits for the other.
+            met.wait()
+        return received(*args)
+
+    monkeypatch.setattr(module._Attention, "received", seen)
+    long, short = random_row(41, seed=5, group=3), random_row(35, seed=6, group=3)
+    keys = torch.stack((long.keys, torch.nn.functional.pad(short.keys, (0, 0, 6, 0), value=torch.nan))).to(dtype)
+    queries = torch.stack((long.queries, torch.nn.functional.pad(short.queries, (0, 0, 6, 0)))).to(dtype)
+    real = torch.arange(41) >= torch.tensor([[0], [6]])
+    positions = real.cumsum(-1).float() - 1
+    state = exact_state(keys, keys, positions, real)
+    bias = 4 * torch.rand(2, 41, generator=torch.Generator().manual_seed(3))
+    state = replace(state, bias=state.bias + bias[:, None])
+    sinks = torch.linspace(-1, 3, queries.shape[1])
+
+    def sums() -> dict[int, Tensor]:
+        text = positions.masked_fill(~real, -1.0)
+        return column_sums(queries, text, state, SCALE, (0, 5), softcap=1.5, sink_logits=sinks)
+
+    both = sums()
+    assert len(takers) == 2
+    for local, found in both.items():
+        for row, pad in ((0, 0), (1, 6)):
+            own_queries, own_keys = (part[row, :, pad:].float() for part in (queries, keys))
+            own_bias = bias[row, pad:].expand(keys.shape[1], -1)
+            expected = whole_matrix(own_queries, own_keys, local, 1.5, sinks, own_bias)
+            torch.testing.assert_close(found[row, :, pad:].double(), expected, atol=1e-5, rtol=1e-5)
+            assert float(found[row, :, :pad].abs().sum()) == 0.0
+    torch.set_num_threads(1)
+    assert all(torch.equal(found, both[local]) for local, found in sums().items())
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_few_logits_are_not_worth_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of decoding has one query, in however many heads."""
+
+    def never(*_: Any) -> None:
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr(threading.Thread, "start", never)
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn(64, 500, 8, generator=generator)
+    state, positions = state_of(keys)
+    found = column_sums(keys[None, :, -1:], positions[:, -1:], state, SCALE, (0,))[0]
+    torch.testing.assert_close(found.sum(-1), torch.ones(1, 64), atol=1e-5, rtol=0)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -529,6 +530,19 @@ def test_an_assignment_that_would_leave_the_memory_is_refused(assignment: list[i
         cluster_sums(x, z, 3)
     with pytest.raises(ValueError, match=message):
         weighted_means(x, torch.ones(4), z, 3)
+
+
+def test_too_few_ids_or_weights_are_refused() -> None:
+    """Without the shape checks of these tests, which would be first."""
+    sums: Any = getattr(cluster_sums, "__wrapped__", cluster_sums)
+    means: Any = getattr(weighted_means, "__wrapped__", weighted_means)
+    x, z = torch.ones(4, 2), torch.tensor([0, 1, 2])
+    with pytest.raises(ValueError, match="3 cluster ids for 4 tokens"):
+        sums(x, z, 3)
+    with pytest.raises(ValueError, match="3 cluster ids for 4 tokens"):
+        means(x, torch.ones(4), z, 3)
+    with pytest.raises(ValueError, match="2 weights for 4 tokens"):
+        means(x, torch.ones(2), torch.tensor([0, 1, 2, 0]), 3)
 
 
 def test_a_search_of_short_blocks_alone_is_a_new_one_of_them() -> None:

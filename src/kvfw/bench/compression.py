@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kvfw.bench.clock import ratios, seconds_of
 from kvfw.core.compressor import Compressor
@@ -23,8 +24,8 @@ class Cost:
         compose: the composition.
         tokens: length of the prompt.
         prefill_s: median time of a prefill that observes nothing.
-        observe_s: median time of adding up the column sums that the scorers asked for, in all layers, which is what a
-            prefill takes longer; 0 without them.
+        observe_s: median time of adding up the column sums that the scorers asked for, in all layers, as a prefill does
+            in between; 0 without them.
         compress_s: median time of compressing all layers, and of copying the last queries of all layers, which is all
             that observing them costs.
         fraction: median over rounds of (observing + compressing) / prefill of the same round.
@@ -47,9 +48,9 @@ def costs(
 ) -> tuple[Cost, ...]:
     """Costs of compositions on one prompt.
 
-    Every round prefills once without observing anything and once observing all that any composition asks for, and all
-    queries; then it observes anew and compresses for each composition. What is observed is timed by itself: a prefill's
-    time moves more from one to the next than observing takes.
+    Every round prefills once without observing anything and once observing all that any composition asks for; then it
+    adds up column sums anew, where they are asked for, and compresses for each composition. Column sums are timed by
+    themselves: from one prefill to the next the time moves by more than they take.
 
     Args:
         model: the model.
@@ -74,9 +75,11 @@ def costs(
         )
         return seconds, found[0]
 
-    everything = Needs(queries=len(ids))
+    everything = Needs()
     for by in compressors:
         everything = everything | by.needs
+    if everything.column_sums:
+        everything = everything | Needs(queries=len(ids))
     for turn in range(repeats + 1):
         undisturbed, _ = filled(Needs())
         _, shared = filled(everything)
@@ -94,19 +97,13 @@ def costs(
     return tuple(_cost(by, len(ids), plain, observing, compressing) for by in compressors)
 
 
-def _observe(filled: Prefill, distances: frozenset[int]) -> None:
-    """Adds up the attention that slots received from all queries, layer by layer, as a prefill does in between."""
-    for obs in filled.observations.values():
-        queries, positions = obs.window()
-        column_sums(
-            queries,
-            positions,
-            obs.state,
-            obs.scale,
-            tuple(sorted(distances)),
-            softcap=obs.softcap,
-            sink_logits=obs.sink_logits,
-        )
+def _observe(filled: Prefill, distances: frozenset[int]) -> list[dict[int, Tensor]]:
+    """The attention that slots received from all queries, by layer and distance, as the prefill added it up, too."""
+    each = tuple(sorted(distances))
+    return [
+        column_sums(*obs.window(), obs.state, obs.scale, each, softcap=obs.softcap, sink_logits=obs.sink_logits)
+        for obs in filled.observations.values()
+    ]
 
 
 def _work(filled: Prefill, by: Compressor) -> None:

@@ -45,8 +45,8 @@ def growths(found: Sequence[Cost]) -> tuple[Growth, ...]:
 
 
 def _exponent(curve: list[tuple[int, float]]) -> float | None:
-    """Slope over the longer half, where fixed costs no longer matter; None for fewer than two usable lengths."""
-    longer = [(tokens, seconds) for tokens, seconds in curve[len(curve) // 2 :] if seconds > 0]
+    """Slope over the longer half, where fixed costs no longer matter; None for fewer than two lengths."""
+    longer = curve[len(curve) // 2 :]
     if len(longer) < 2:
         return None
     x, y = np.log([tokens for tokens, _ in longer]), np.log([seconds for _, seconds in longer])

@@ -21,7 +21,7 @@ def as_json(found: Findings) -> str:
         "bars": [{**asdict(bar), "met": bar.met} for bar in found.bars],
         "growths": [asdict(growth) for growth in found.growths],
     }
-    return json.dumps({"schema": 2, **asdict(found), **follows}, indent=2, allow_nan=False, default=str) + "\n"
+    return json.dumps({"schema": 3, **asdict(found), **follows}, indent=2, allow_nan=False, default=str) + "\n"
 
 
 def tables(found: Findings) -> Iterator[Table]:

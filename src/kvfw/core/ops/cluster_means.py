@@ -19,9 +19,9 @@ def cluster_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], 
     atomically, in no order, so there the tokens are first sorted by cluster and each cluster is reduced as a segment.
 
     Raises:
-        ValueError: an assignment to a cluster that there is not.
+        ValueError: an assignment to a cluster that there is not, or not one for every token.
     """
-    _check(assignment, clusters)
+    _check(len(values), assignment, clusters)
     if not compiled.serves(values):
         return _segment_sums(values, assignment, clusters)
     sums = values.new_zeros(clusters, values.shape[1])
@@ -41,9 +41,11 @@ def weighted_means(
     clusters of very small weights do not underflow.
 
     Raises:
-        ValueError: an assignment to a cluster that there is not.
+        ValueError: an assignment to a cluster that there is not, or not one and a weight for every token.
     """
-    _check(assignment, clusters)
+    _check(len(values), assignment, clusters)
+    if len(weights) != len(values):
+        raise ValueError(f"{len(weights)} weights for {len(values)} tokens: every token needs one")
     # The limit only bites for subnormal weights.
     limit = 0.25 / torch.finfo(weights.dtype).tiny
     if not compiled.serves(values, weights):
@@ -55,8 +57,10 @@ def weighted_means(
     return means
 
 
-def _check(assignment: Int64[Tensor, " N"], clusters: int) -> None:
+def _check(tokens: int, assignment: Int64[Tensor, " ids"], clusters: int) -> None:
     """A loop would read and write memory that is not the tensors' otherwise."""
+    if len(assignment) != tokens:
+        raise ValueError(f"{len(assignment)} cluster ids for {tokens} tokens: every token needs one")
     if not len(assignment):
         return
     low, high = (int(end) for end in assignment.aminmax())

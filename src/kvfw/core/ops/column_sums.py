@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +12,14 @@ from torch import Tensor
 from kvfw.core.parallel import at_once
 from kvfw.core.state import KVState
 
-#: Elements of the largest block of attention held at once: on a CPU 2 MiB of float32, which stay in a core's cache; on
-#: an accelerator 64 MiB, so that its work is not made of launches.
+#: Elements of the largest block of attention that a thread holds at once: on a CPU 2 MiB of float32, which stay in a
+#: core's cache; on an accelerator 64 MiB, so that its work is not made of launches.
 BLOCK_ELEMENTS, ACCELERATOR_BLOCK_ELEMENTS = 2**19, 2**24
 #: Logits are taken to base 2, as ``exp(x) = 2^(x log2 e)``: on an AMD EPYC torch's powers of two take a third of the
 #: time of its powers of e.
 LOG2_E = 1 / math.log(2)
-#: A CPU's threads take whole strands of blocks. Few blocks are not worth it.
-STRANDS, FEWEST_BLOCKS = 4, 32
+#: A CPU's threads take whole strands of blocks, from so many logits on: fewer are not worth starting threads.
+STRANDS, FEWEST_LOGITS = 12, 2**22
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class _Attention:
     elements: int
 
     def received(
-        self, parts: Sequence[tuple[_Block, int]], distances: Iterable[int]
+        self, parts: Sequence[tuple[_Block, int]], distances: tuple[int, ...]
     ) -> dict[int, Float32[Tensor, "B Hkv N"]]:
         """What slots received by distance, over a KV head's query heads, from blocks each with its first KV head."""
         batch, kv_heads, dim, width = self.keys.shape
         group = self.queries.shape[1] // kv_heads
         sums = {n: self.keys.new_zeros(batch, kv_heads, width) for n in distances}
         # Asked for once: memory fresh from the system costs more than what is done in it.
-        memory = self.keys.new_empty(self.elements)
+        memory, row = self.keys.new_empty(self.elements), self.keys.new_empty(batch * self.together * width)
         for block, first in parts:
             rows, some, end = slice(block.start, block.stop), slice(first, first + self.together), block.end
             at = self.positions[:, None, None, rows, None]
@@ -99,9 +99,11 @@ class _Attention:
                 powers.masked_fill_(unseen[..., None], 0.0)
                 factor.masked_fill_(unseen, 0.0)
             factor = factor.flatten(2)[:, :, None]
-            for n, received in sums.items():
+            for n, added in sums.items():
                 far = powers if n == 0 else powers.masked_fill(at - self.slots[:, some, ..., :end] < n, 0.0)
-                received[:, some, :end] += torch.matmul(factor, far.flatten(2, 3)).squeeze(2)
+                # Into memory of float32, which autocast leaves alone.
+                into = row[: batch * self.together * end].view(batch, self.together, 1, end)
+                added[:, some, :end] += torch.matmul(factor, far.flatten(2, 3), out=into).squeeze(2)
         return sums
 
 
@@ -142,12 +144,13 @@ def column_sums(
     # Padding sees nothing; nor does an earlier query after everything up to its position was evicted.
     earliest = state.positions.masked_fill(~state.valid, torch.inf).amin(-1, keepdim=True)
     sightless = query_positions[:, None] < earliest
-    together, elements = _at_once(queries.device, kv_heads)
+    together, elements = _block_size(queries.device, kv_heads)
     rows_each = max(1, min(elements // (batch * group * together * width), count))
     attention = _Attention(
         queries=queries,
         positions=query_positions,
-        keys=state.keys.float().transpose(-1, -2),
+        # What is no token may be NaN, which a bias of minus infinity does not hide.
+        keys=_of_tokens(state).float().transpose(-1, -2),
         slots=state.positions[:, :, None, None],
         scale=scale * LOG2_E,
         cap=None if softcap is None else softcap * LOG2_E,
@@ -158,15 +161,21 @@ def column_sums(
         elements=batch * group * together * rows_each * width,
     )
     parts = list(itertools.product(_blocks(query_positions, state, rows_each), range(0, kv_heads, together)))
-    # How blocks add up shows in the last digits: as many strands on every machine.
-    strands = 1 if len(parts) < FEWEST_BLOCKS else STRANDS
+    logits = batch * group * together * sum((block.stop - block.start) * block.end for block, _ in parts)
+    # How parts add up shows in the last digits: as many strands for any number of threads.
+    strands = STRANDS if queries.device.type == "cpu" and logits >= FEWEST_LOGITS else 1
     added = at_once(
         lambda strand: attention.received(parts[strand::strands], distances), range(strands), queries.device
     )
     return {n: torch.stack([sums[n] for sums in added]).sum(0) / group for n in distances}
 
 
-def _at_once(device: torch.device, kv_heads: int) -> tuple[int, int]:
+def _of_tokens(state: KVState) -> Float[Tensor, "B Hkv N Dk"]:
+    """The keys, zero where a slot is empty."""
+    return state.keys if bool(state.valid.all()) else state.keys.masked_fill(~state.valid[..., None], 0.0)
+
+
+def _block_size(device: torch.device, kv_heads: int) -> tuple[int, int]:
     """How many KV heads a block takes, and how many elements of attention it may have.
 
     A CPU multiplies many rows by the keys of one head faster than few rows by those of all heads; an accelerator wants
