@@ -12,8 +12,6 @@ import pytest
 from jaxtyping import install_import_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kvfw.model.load import LoadedModel
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -47,17 +45,6 @@ def smollm() -> LoadedModel:
     from kvfw.model.load import load_model
 
     return load_model("smollm2-135m", device="cpu")
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Two of torch's threads, however many the process was started with."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

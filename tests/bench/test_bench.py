@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from kvfw.bench import compression
+from kvfw.bench import run as bench
 from kvfw.bench.bars import SIXTEEN, Bar
 from kvfw.bench.clock import ratios, seconds_of
 from kvfw.bench.compression import Cost, costs
@@ -292,9 +293,40 @@ def test_nothing_measured_is_lost_when_a_benchmark_is_stopped(
     assert "holds an earlier benchmark" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--contexts", "x"], ["--compose", "snapkw"]])
-def test_a_wrong_request_is_said_before_anything_is_timed(arguments: list[str]) -> None:
-    assert main.run(["bench", *arguments]) == 2
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--repeats", "0"],
+        ["--contexts", "x"],
+        ["--contexts", "88"],
+        ["--scaling=-1"],
+        ["--scaling", "1024,88"],
+        ["--compose", "snapkw"],
+    ],
+)
+def test_a_wrong_request_is_said_before_anything_is_timed(
+    arguments: list[str], tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("something was timed")
+
+    monkeypatch.setattr(bench, "costs", never)
+    assert main.run(["bench", "--model", str(tiny_folder), *arguments]) == 2
+
+
+def test_lengths_are_measured_from_short_to_long_once_each(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+
+    def measured(_: object, tokens: int, __: int) -> tuple[Cost, ...]:
+        asked.append(tokens)
+        return (cost(tokens, 0.02),)
+
+    for part, found in (("costs", ()), ("whole", None), ("speeds", ()), ("_peaks", {}), ("starting", None)):
+        monkeypatch.setattr(bench, part, lambda *_, found=found, **__: found)
+    monkeypatch.setattr(bench, "scaling", measured)
+    request = bench.Request(model=str(tiny_folder), contexts=(500,), scaling=(800, 200, 400, 200))
+    assert [each.complete for each in bench.run(request, default_registry(), lambda _: None)][-1]
+    assert asked == [200, 400, 800]
 
 
 def test_the_sixteen_are_sixteen_compositions() -> None:

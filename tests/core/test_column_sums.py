@@ -1,9 +1,6 @@
 """Exact attention column sums, block by block, against the whole matrix."""
 
-import threading
 from dataclasses import replace
-from threading import Barrier
-from typing import Any
 
 import pytest
 import torch
@@ -192,65 +189,25 @@ def test_queries_before_every_slot_add_nothing(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("strands", [2, 3, 12])
 @pytest.mark.parametrize(("blocks", "dtype"), [(400, torch.float32), (1600, torch.float16)])
-def test_strands_add_up_to_the_whole_whoever_takes_them(
-    strands: int, blocks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+def test_rows_of_several_lengths_with_all_that_a_logit_can_meet(
+    blocks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rows, one behind padding, with all that a logit can meet."""
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", blocks)
-    monkeypatch.setattr(module, "FEWEST_LOGITS", 1)
-    monkeypatch.setattr(module, "STRANDS", strands)
-    met = Barrier(2, timeout=60)
-    received = module._Attention.received
-    takers = set[int]()
-
-    def seen(*args: Any) -> dict[int, Tensor]:
-        if len(takers) < 2 and threading.current_thread() is not threading.main_thread():
-            takers.add(threading.get_ident())
-            # Whoever comes first waits for the other.
-            met.wait()
-        return received(*args)
-
-    monkeypatch.setattr(module._Attention, "received", seen)
     long, short = random_row(41, seed=5, group=3), random_row(35, seed=6, group=3)
     keys = torch.stack((long.keys, torch.nn.functional.pad(short.keys, (0, 0, 6, 0), value=torch.nan))).to(dtype)
     queries = torch.stack((long.queries, torch.nn.functional.pad(short.queries, (0, 0, 6, 0)))).to(dtype)
     real = torch.arange(41) >= torch.tensor([[0], [6]])
-    positions = real.cumsum(-1).float() - 1
+    positions = (real.cumsum(-1).float() - 1).masked_fill(~real, -1.0)
     state = exact_state(keys, keys, positions, real)
     bias = 4 * torch.rand(2, 41, generator=torch.Generator().manual_seed(3))
     state = replace(state, bias=state.bias + bias[:, None])
     sinks = torch.linspace(-1, 3, queries.shape[1])
-
-    def sums() -> dict[int, Tensor]:
-        text = positions.masked_fill(~real, -1.0)
-        return column_sums(queries, text, state, SCALE, (0, 5), softcap=1.5, sink_logits=sinks)
-
-    both = sums()
-    assert len(takers) == 2
-    for local, found in both.items():
+    found = column_sums(queries, positions, state, SCALE, (0, 5), softcap=1.5, sink_logits=sinks)
+    for local, sums in found.items():
         for row, pad in ((0, 0), (1, 6)):
             own_queries, own_keys = (part[row, :, pad:].float() for part in (queries, keys))
             own_bias = bias[row, pad:].expand(keys.shape[1], -1)
             expected = whole_matrix(own_queries, own_keys, local, 1.5, sinks, own_bias)
-            torch.testing.assert_close(found[row, :, pad:].double(), expected, atol=1e-5, rtol=1e-5)
-            assert float(found[row, :, :pad].abs().sum()) == 0.0
-    torch.set_num_threads(1)
-    assert all(torch.equal(found, both[local]) for local, found in sums().items())
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_few_logits_are_not_worth_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of decoding has one query, in however many heads."""
-
-    def never(*_: Any) -> None:
-        raise AssertionError("a thread was started")
-
-    monkeypatch.setattr(threading.Thread, "start", never)
-    generator = torch.Generator().manual_seed(0)
-    keys = torch.randn(64, 500, 8, generator=generator)
-    state, positions = state_of(keys)
-    found = column_sums(keys[None, :, -1:], positions[:, -1:], state, SCALE, (0,))[0]
-    torch.testing.assert_close(found.sum(-1), torch.ones(1, 64), atol=1e-5, rtol=0)
+            torch.testing.assert_close(sums[row, :, pad:].double(), expected, atol=1e-5, rtol=1e-5)
+            assert float(sums[row, :, :pad].abs().sum()) == 0.0

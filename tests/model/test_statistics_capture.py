@@ -6,7 +6,6 @@ from tiny_models import build, forward, prompt, text_ids
 from transformers import PreTrainedModel
 
 from kvfw.core.observation import Needs
-from kvfw.core.ops import column_sums
 from kvfw.errors import UnsupportedError
 from kvfw.model.attach import attach
 from kvfw.model.load import LoadedModel
@@ -40,25 +39,9 @@ def test_column_sums_of_one_prefill_equal_eager_attention() -> None:
         close_sums(filled.observations[layer].column_sums[0], expected)
 
 
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("gradients", [False, True])
-def test_sums_made_by_two_threads_are_those_of_one(gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_sums, "BLOCK_ELEMENTS", 400)
-    monkeypatch.setattr(column_sums, "FEWEST_LOGITS", 1)
-    model, kept = build("llama"), list[torch.Tensor]()
-    for threads in (2, 1):
-        torch.set_num_threads(threads)
-        with attach(model, "h2o", ratio=4, sinks=2, recent=8) as cache, torch.set_grad_enabled(gradients):
-            model(prompt(90), **passed(model, cache), use_cache=True)
-        kept.append(torch.stack([layer.state.positions for layer in cache.compressed_layers()]))
-    assert torch.equal(*kept)
-
-
 @pytest.mark.real
-@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("tokens", [200, 1000])
 def test_column_sums_equal_eager_attention_on_the_real_model(smollm: LoadedModel, tokens: int) -> None:
-    """By one thread and by two."""
     ids = text_ids(smollm, tokens)
     filled = prefill(smollm.model, ids[0].tolist(), Needs(column_sums=frozenset({0})), sinks=4, recent=84)
     for layer, expected in enumerate(eager_column_sums(smollm.model, ids)):

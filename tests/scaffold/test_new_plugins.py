@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.outside import mypy
+from helpers.pages import DOCS, blocks
 from kvfw.cli.main import run
 from kvfw.core.parts import Kind
 from kvfw.scaffold.kinds import BLUEPRINTS
@@ -98,6 +99,23 @@ def test_they_are_linted_and_formatted_whatever_they_are_called(name: str, tmp_p
         folder = tmp_path / kind
         folder.mkdir()
         assert run(["new", name, "--kind", kind, "--out", str(folder)]) == 0
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_tutorials_plugin_is_linted_and_formatted(tmp_path: Path) -> None:
+    """By the settings of its own folder, where kvfw is a library like others."""
+    assert run(["new", "myscore", "--kind", "scorer", "--out", str(tmp_path)]) == 0
+    files = {block.remark("file"): block.text for block in blocks(DOCS / "tutorial.md") if block.remark("file")}
+    assert len(files) == 2
+    for name, text in files.items():
+        (tmp_path / str(name)).write_text(text, encoding="utf-8")
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--no-cache", tmp_path],

@@ -17,7 +17,7 @@ from kvfw.core.budget import amount
 from kvfw.core.compressor import compressor
 from kvfw.core.registry import Registry
 from kvfw.core.spec import parse
-from kvfw.errors import PromptError
+from kvfw.errors import OptionError, PromptError
 from kvfw.model.load import LoadedModel, load_config, load_model, load_tokenizer, resolve_model
 from kvfw.runner.facts import hardware
 from kvfw.runner.limits import check_positions
@@ -69,7 +69,10 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> It
     contexts = tuple(sorted({*request.contexts, at}))
     for tokens in contexts:
         check_positions("a context of", tokens, 16, request.model, model_config)
-        amount(ratio=RATIO).middle_slots(max(tokens - SINKS - RECENT, 0), SINKS, RECENT)
+        _check_compressible(tokens)
+    lengths = tuple(sorted(set(request.scaling)))
+    for tokens in lengths:
+        _check_compressible(tokens)
     prompts = {tokens: prompt_ids(tokenizer, tokens, registry) for tokens in contexts}
     loaded = load_model(source, device=request.device)
     found = Findings(hardware())
@@ -95,11 +98,20 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> It
     found = replace(found, starting=starting(request.model, request.repeats))
     yield found
     light = [by for by in bound if not by.needs.lexical]
-    for tokens in request.scaling:
+    for tokens in lengths:
         tell(f"scaling on a random model, {tokens} tokens")
         found = replace(found, scaling=(*found.scaling, *scaling(light, tokens, 1)))
         yield found
     yield replace(found, complete=True)
+
+
+def _check_compressible(tokens: int) -> None:
+    if tokens <= SINKS + RECENT:
+        raise OptionError(
+            f"a prompt of {tokens} tokens has nothing to compress: {SINKS} sinks and {RECENT} recent tokens are always "
+            f"kept. Take at least {SINKS + RECENT + RATIO}"
+        )
+    amount(ratio=RATIO).middle_slots(tokens - SINKS - RECENT, SINKS, RECENT)
 
 
 def _length_of_promises(request: Request, model_config: Any) -> int:

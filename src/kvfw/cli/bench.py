@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @click.option("--model", default="smollm2-135m", show_default=True, help="Embedded name, local folder or hub id.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps ...")
 @click.option("--compose", multiple=True, metavar="SPEC", help="Measure this composition too. Repeatable.")
-@click.option("--contexts", metavar="N,N", help="Prompt lengths in tokens.  [default: 512,1024,2048,3072,4096]")
+@click.option(
+    "--contexts",
+    metavar="N,N",
+    help="Prompt lengths in tokens; 3072, which the promises are about, is added.  [default: 512,1024,2048,3072,4096]",
+)
 @click.option(
     "--scaling",
     metavar="N,N",

@@ -17,10 +17,10 @@ from kvfw.core.interfaces import Allocator
 from kvfw.core.lexical import Vocabulary
 from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.slots import stack
-from kvfw.core.parallel import at_once
 from kvfw.core.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache import CompressedCache, CompressedLayer
+from kvfw.model.parallel import map_layers
 from kvfw.model.plan import Plan
 from kvfw.model.session import Session, new_cache
 from kvfw.model.versions import passed
@@ -61,7 +61,6 @@ class Prefill:
         """The prompt's slots by layer, uncompressed."""
         return {index: obs.state for index, obs in self.observations.items()}
 
-    @torch.inference_mode()
     def compressed_states(self, compressor: Compressor, allocator: Allocator | None = None) -> dict[int, KVState]:
         """The prompt's slots by layer, compressed: the same that ``attach`` makes.
 
@@ -79,7 +78,7 @@ class Prefill:
             for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
         ]
         groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]
-        states = chain.from_iterable(at_once(compressor.compress_layers, groups, self.logits.device))
+        states = chain.from_iterable(map_layers(compressor.compress_layers, groups, self.logits.device))
         return dict(zip(self.observations, states, strict=True))
 
     def cache_of(self, *rows: dict[int, KVState]) -> CompressedCache:
