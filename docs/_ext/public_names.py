@@ -24,6 +24,7 @@ SUBJECTS = {
     "State, and what scorers see": ("kvfw.core.state", "kvfw.core.observation", "kvfw.core.rope"),
     "Contracts": ("kvfw.core.interfaces",),
     "Writing parts": ("kvfw.core.options", "kvfw.core.parts", "kvfw.core.hookspecs", "kvfw.core.stages"),
+    "Tools for parts": ("kvfw.core.ops.attention", "kvfw.core.ops.clusters", "kvfw.core.ops.topk"),
     "Tasks": ("kvfw.core.task", "kvfw.core.prompting"),
     "Metrics": ("kvfw.core.metric", "kvfw.core.records"),
     "Errors": ("kvfw.errors",),

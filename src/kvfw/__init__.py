@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kvfw.core.interfaces import Allocator, Merger, Scorer, Selector, Space
     from kvfw.core.metric import DerivedMetric, Engine, Evidence, Measured, Metric, MetricPart, Missing, Response, Value
     from kvfw.core.observation import Needs, Observation, protect
+    from kvfw.core.ops.attention import pool_middle, window_attention
     from kvfw.core.ops.clusters import HeadTokens, merge_clusters
     from kvfw.core.ops.topk import rank
     from kvfw.core.options import Method, Part, PartOption, StageForm
@@ -58,6 +59,7 @@ _HOMES = {
         "Value",
     ),
     "kvfw.core.observation": ("Needs", "Observation", "protect"),
+    "kvfw.core.ops.attention": ("pool_middle", "window_attention"),
     "kvfw.core.ops.clusters": ("HeadTokens", "merge_clusters"),
     "kvfw.core.ops.topk": ("rank",),
     "kvfw.core.options": ("Method", "Part", "PartOption", "StageForm"),
@@ -155,6 +157,7 @@ __all__ = [
     "load_model",
     "merge_clusters",
     "parse",
+    "pool_middle",
     "protect",
     "rank",
     "rotate",
@@ -163,6 +166,7 @@ __all__ = [
     "unrotate",
     "vector_of",
     "verify_part",
+    "window_attention",
 ]
 
 

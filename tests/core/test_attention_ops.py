@@ -104,3 +104,10 @@ def test_heads_are_ranked_apart() -> None:
     scores = torch.tensor([[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]])
     eligible = torch.tensor([[[True, True, True], [False, True, True]]])
     assert rank(scores, eligible)[0].tolist() == [[2, 1, 0], [2, 0, 1]]
+
+
+@pytest.mark.parametrize(("kernel", "pool"), [(0, "avg"), (4, "max"), (-1, "avg"), (3, "mean")])
+def test_pooling_that_would_shift_or_is_unknown_is_refused(kernel: int, pool: str) -> None:
+    obs = observe([random_row(9, seed=0)])
+    with pytest.raises(ValueError, match="must be"):
+        pool_middle(obs.state.mass, obs, kernel, pool)

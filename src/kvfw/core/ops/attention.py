@@ -28,8 +28,21 @@ def pool_middle(scores: Float[Tensor, "B Hkv N"], obs: Observation, kernel: int,
     """1-D pooling over the middle only, stride 1, padding ``kernel // 2``; average pooling counts the zero padding.
 
     Protected slots count as padding (pooling over them would leak the sinks' huge attention into their neighbours)
-    and get 0. ``scores`` must not be negative, so that 0 is neutral for max pooling too.
+    and get 0.
+
+    Args:
+        scores: not negative, so that 0 is neutral for max pooling too.
+        obs: what says which slots are the middle.
+        kernel: width in tokens, odd; 1 leaves the middle's scores as they are.
+        pool: ``"avg"`` or ``"max"``.
+
+    Raises:
+        ValueError: an even kernel or one below 1, or another kind of pooling.
     """
+    if kernel < 1 or kernel % 2 == 0:
+        raise ValueError(f"kernel={kernel}: must be odd and at least 1")
+    if pool not in ("avg", "max"):
+        raise ValueError(f"pool={pool!r}: must be 'avg' or 'max'")
     inside = scores.masked_fill(~obs.middle, 0.0)
     if kernel > 1:
         operation = torch.nn.functional.avg_pool1d if pool == "avg" else torch.nn.functional.max_pool1d
