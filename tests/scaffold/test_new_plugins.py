@@ -93,20 +93,25 @@ def test_they_are_typed(made: Made) -> None:
     assert done.stdout.startswith("Success: no issues found in 3 source files"), done.stdout + done.stderr
 
 
+def linted(folder: Path) -> None:
+    """Has ruff look at everything in a folder, by the settings it finds there."""
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", folder],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("name", ["a", "n" * MAX_CHARS, "_".join("n" * (MAX_CHARS // 2))])
 def test_they_are_linted_and_formatted_whatever_they_are_called(name: str, tmp_path: Path) -> None:
     for kind in BLUEPRINTS:
         folder = tmp_path / kind
         folder.mkdir()
         assert run(["new", name, "--kind", kind, "--out", str(folder)]) == 0
-    for command in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--no-cache", tmp_path],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    linted(tmp_path)
 
 
 def test_the_tutorials_plugin_is_linted_and_formatted(tmp_path: Path) -> None:
@@ -116,14 +121,7 @@ def test_the_tutorials_plugin_is_linted_and_formatted(tmp_path: Path) -> None:
     assert len(files) == 2
     for name, text in files.items():
         (tmp_path / str(name)).write_text(text, encoding="utf-8")
-    for command in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--no-cache", tmp_path],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    linted(tmp_path)
 
 
 @pytest.mark.real
