@@ -211,3 +211,19 @@ def test_rows_of_several_lengths_with_all_that_a_logit_can_meet(
             expected = whole_matrix(own_queries, own_keys, local, 1.5, sinks, own_bias)
             torch.testing.assert_close(sums[row, :, pad:].double(), expected, atol=1e-5, rtol=1e-5)
             assert float(sums[row, :, :pad].abs().sum()) == 0.0
+
+
+def test_a_row_comes_out_the_same_to_the_bit_wherever_it_stands() -> None:
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        length = int(torch.randint(5, 60, (1,), generator=generator))
+        keys = torch.randn(3, 2, length, 8, generator=generator)
+        queries = torch.randn(3, 4, length, 8, generator=generator)[:, :, -8:]
+        real = torch.arange(length) >= torch.randint(0, length // 2, (3, 1), generator=generator)
+        positions = (real.cumsum(-1).float() - 1).masked_fill(~real, -1.0)
+
+        def sums(order: list[int]) -> Tensor:
+            state = exact_state(keys[order], keys[order], positions[order], real[order])  # noqa: B023
+            return column_sums(queries[order], positions[order][:, -8:], state, SCALE, (0,))[0]  # noqa: B023
+
+        assert torch.equal(sums([0, 1, 2])[[2, 1, 0]], sums([2, 1, 0]))

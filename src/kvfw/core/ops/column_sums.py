@@ -14,9 +14,6 @@ from kvfw.core.state import KVState
 #: Elements of the largest block of attention held at once: on a CPU 2 MiB of float32, which stay in a core's cache; on
 #: an accelerator 64 MiB, so that its work is not made of launches.
 BLOCK_ELEMENTS, ACCELERATOR_BLOCK_ELEMENTS = 2**19, 2**24
-#: Logits are taken to base 2, as ``exp(x) = 2^(x log2 e)``: on an AMD EPYC torch's powers of two take a third of the
-#: time of its powers of e.
-LOG2_E = 1 / math.log(2)
 
 
 @dataclass(frozen=True)
@@ -66,53 +63,43 @@ def column_sums(
     sums = {n: queries.new_zeros(batch, kv_heads, width, dtype=torch.float32) for n in distances}
     # What is no token may be NaN, which a bias of minus infinity does not hide.
     keys = _of_tokens(state).float().transpose(-1, -2)
-    bias = state.bias * LOG2_E if bool((state.bias != 0).any()) else None
+    bias = state.bias if bool((state.bias != 0).any()) else None
     # Padding sees nothing; nor does an earlier query after everything up to its position was evicted.
     earliest = state.positions.masked_fill(~state.valid, torch.inf).amin(-1, keepdim=True)
     sightless = query_positions[:, None] < earliest
     blind = sightless if bool(sightless.any()) else None
     slots = state.positions[:, :, None, None]
-    sinks = None if sink_logits is None else sink_logits.float().view(kv_heads, group, 1, 1) * LOG2_E
+    sinks = None if sink_logits is None else sink_logits.float().view(kv_heads, group, 1, 1)
     together, elements = _block_size(queries.device, kv_heads)
     rows_each = max(1, min(elements // (batch * group * together * width), count))
     # Asked for once: memory fresh from the system costs more than what is done in it.
     memory = queries.new_empty(batch * group * together * rows_each * width, dtype=torch.float32)
-    row = queries.new_empty(batch * together * width, dtype=torch.float32)
     for block, first in itertools.product(_blocks(query_positions, state, rows_each), range(0, kv_heads, together)):
         rows, some, end = slice(block.start, block.stop), slice(first, first + together), block.end
         at = query_positions[:, None, None, rows, None]
-        scaled = queries[:, first * group : (first + together) * group, rows].float() * (scale * LOG2_E)
+        scaled = queries[:, first * group : (first + together) * group, rows].float() * scale
         scaled = scaled.reshape(batch, together, -1, dim)
         shape = (*scaled.shape[:3], end)
         logits = torch.matmul(scaled, keys[:, some, :, :end], out=memory[: math.prod(shape)].view(shape))
         if softcap is not None:
-            logits = logits.div_(softcap * LOG2_E).tanh_().mul_(softcap * LOG2_E)
+            logits = logits.div_(softcap).tanh_().mul_(softcap)
         if bias is not None:
             logits += bias[:, some, None, :end]
         logits = logits.view(batch, together, group, -1, end)
         between = slots[:, some, ..., block.seen : end]
         logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
-        # A row of A is 2^(x - top) times one factor, which is taken along when rows are added up.
-        top = logits.amax(dim=-1, keepdim=True)
-        powers = logits.sub_(top).exp2_()
-        total = powers.sum(dim=-1)
-        if sinks is not None:
-            # Infinite where a sink is so large that it takes all.
-            total += (sinks[some] - top).exp2_().squeeze(-1)
-        factor = total.reciprocal_()
+        # What a sink leaves of a row.
+        share = None if sinks is None else (logits.logsumexp(dim=-1, keepdim=True) - sinks[some]).sigmoid_()
+        weights = torch.softmax(logits, dim=-1, out=logits)
+        if share is not None:
+            weights *= share
         if blind is not None:
             # What sees nothing has no largest logit.
-            unseen = blind[:, some, None, rows]
-            powers.masked_fill_(unseen[..., None], 0.0)
-            factor.masked_fill_(unseen, 0.0)
-        factor = factor.flatten(2)[:, :, None]
+            weights.masked_fill_(blind[:, some, None, rows, None], 0.0)
         for n, received in sums.items():
-            far = powers if n == 0 else powers.masked_fill(at - slots[:, some, ..., :end] < n, 0.0)
-            # Into memory of float32, which autocast leaves alone.
-            added = torch.matmul(
-                factor, far.flatten(2, 3), out=row[: batch * together * end].view(batch, together, 1, end)
-            )
-            received[:, some, :end] += added.squeeze(2)
+            far = weights if n == 0 else weights.masked_fill(at - slots[:, some, ..., :end] < n, 0.0)
+            # Not a product of matrices: that rounds a row of a batch by where it lies in memory.
+            received[:, some, :end] += far.flatten(2, 3).sum(dim=2)
     return {n: received / group for n, received in sums.items()}
 
 
