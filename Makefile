@@ -34,7 +34,7 @@ whole: $(READY)
 # The oldest supported transformers, in an environment of its own: every family, and the embedded model all the way.
 oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python $(PYTEST) tests/model -m "not real"
-	$(OLDEST)/bin/python -m pytest tests/model/test_end_to_end.py -m real
+	$(OLDEST)/bin/python -m pytest tests/model/session/test_end_to_end.py -m real
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html

@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 if TYPE_CHECKING:
-    from kvfw.model.load import LoadedModel
+    from kvfw.model.load.load import LoadedModel
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def smollm() -> LoadedModel:
     """The embedded language model in float32 on the CPU, shared by all tests: leave it as you found it."""
-    from kvfw.model.load import load_model
+    from kvfw.model.load.load import load_model
 
     return load_model("smollm2-135m", device="cpu")
 

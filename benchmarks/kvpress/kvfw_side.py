@@ -14,19 +14,19 @@ from transformers import DynamicCache
 from wire import CLOCKS, Answer, Request, serve
 
 import kvfw
-from kvfw.core.budget import Amount
-from kvfw.core.compressor import Compressor, compressor
-from kvfw.core.observation import Needs, protect
-from kvfw.core.parts import Kind
-from kvfw.core.records import RowKey
-from kvfw.core.spec import build_part
-from kvfw.core.state import KVState
-from kvfw.model.decode import greedy
-from kvfw.model.embedded import ensure_embedded
-from kvfw.model.prefill import prefill
-from kvfw.model.sentence import SentenceEncoder
-from kvfw.runner.answers import Tools, answers, batches
-from kvfw.runner.prepare import Row
+from kvfw.core.compose.budget import Amount
+from kvfw.core.compose.composition import build_part
+from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.contracts.records import RowKey
+from kvfw.core.parts.spec import Kind
+from kvfw.core.state.observation import Needs, protect
+from kvfw.core.state.state import KVState
+from kvfw.model.embedded.folders import ensure_embedded
+from kvfw.model.load.sentence import SentenceEncoder
+from kvfw.model.run.decode import greedy
+from kvfw.model.run.prefill import prefill
+from kvfw.runner.execute.answers import Tools, answers, batches
+from kvfw.runner.plan.prepare import Row
 
 
 def bound(case: Case, slots: int, sinks: int, recent: int) -> Compressor:

@@ -11,9 +11,9 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
-from kvfw.core.describe import OptionFacts, PartFacts, describe
-from kvfw.core.parts import STAGE_KINDS, Kind
-from kvfw.core.registry import collect
+from kvfw.core.compress.describe import OptionFacts, PartFacts, describe
+from kvfw.core.parts.spec import STAGE_KINDS, Kind
+from kvfw.core.registry.registry import collect
 
 _FIELD = re.compile(r"^(Paper|Source|Deviations): ", re.MULTILINE)
 _ARXIV = re.compile(r"\barXiv (\d{4}\.\d{4,5})")

@@ -1,8 +1,8 @@
 """The reference of public names, and cross-references to them.
 
 The page ``reference.rst`` has every name of ``kvfw.__all__``, by subject. Docstrings name a class where it is defined
-(``kvfw.core.interfaces.Merger``); references lead to where users import it (``kvfw.Merger``), and what is not public
-stays plain text.
+(``kvfw.core.contracts.parts.Merger``); references lead to where users import it (``kvfw.Merger``), and what is not
+public stays plain text.
 """
 
 import inspect
@@ -19,14 +19,24 @@ import kvfw
 
 #: Subjects by the modules that names come from; a name from any other module stands under the last title.
 SUBJECTS = {
-    "Running things": ("kvfw.model.load", "kvfw.model.attach", "kvfw.runner.config", "kvfw.runner.evaluate"),
-    "Compositions": ("kvfw.core.spec",),
-    "State, and what scorers see": ("kvfw.core.state", "kvfw.core.observation", "kvfw.core.rope"),
-    "Contracts": ("kvfw.core.interfaces",),
-    "Writing parts": ("kvfw.core.options", "kvfw.core.parts", "kvfw.core.hookspecs", "kvfw.core.stages"),
+    "Running things": (
+        "kvfw.model.load.load",
+        "kvfw.model.session.attach",
+        "kvfw.runner.plan.config",
+        "kvfw.runner.execute.evaluate",
+    ),
+    "Compositions": ("kvfw.core.compose.composition",),
+    "State, and what scorers see": ("kvfw.core.state.state", "kvfw.core.state.observation", "kvfw.core.state.rope"),
+    "Contracts": ("kvfw.core.contracts.parts",),
+    "Writing parts": (
+        "kvfw.core.parts.part",
+        "kvfw.core.parts.spec",
+        "kvfw.core.registry.hooks",
+        "kvfw.core.compress.stages",
+    ),
     "Tools for parts": ("kvfw.core.ops.attention", "kvfw.core.ops.clusters", "kvfw.core.ops.topk"),
-    "Tasks": ("kvfw.core.task", "kvfw.core.prompting"),
-    "Metrics": ("kvfw.core.metric", "kvfw.core.records"),
+    "Tasks": ("kvfw.core.contracts.task", "kvfw.tasks.prompting"),
+    "Metrics": ("kvfw.core.contracts.metric", "kvfw.core.contracts.records"),
     "Errors": ("kvfw.errors",),
 }
 OTHERS = "More"

@@ -7,23 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvfw.core.hookspecs import hookimpl
-    from kvfw.core.interfaces import Allocator, Merger, Scorer, Selector, Space
-    from kvfw.core.metric import DerivedMetric, Engine, Evidence, Measured, Metric, MetricPart, Missing, Response, Value
-    from kvfw.core.observation import Needs, Observation, protect
+    from kvfw.core.compose.composition import Composition, parse
+    from kvfw.core.compress.stages import Outcome
+    from kvfw.core.contracts.metric import (
+        DerivedMetric,
+        Engine,
+        Evidence,
+        Measured,
+        Metric,
+        MetricPart,
+        Missing,
+        Response,
+        Value,
+    )
+    from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
+    from kvfw.core.contracts.records import MetricInfo, RowKey, RunKey, TrialKey, TrialRecord, vector_of
+    from kvfw.core.contracts.task import Prompt, Task, Tokenizer, Trial
     from kvfw.core.ops.attention import pool_middle, window_attention
     from kvfw.core.ops.clusters import HeadTokens, merge_clusters
     from kvfw.core.ops.topk import rank
-    from kvfw.core.options import Method, Part, PartOption, StageForm
-    from kvfw.core.parts import Kind, PartSpec
-    from kvfw.core.prompting import begun_ids, check_depth, check_grid, decoded, encoded, framed, stable_random
-    from kvfw.core.records import MetricInfo, RowKey, RunKey, TrialKey, TrialRecord, vector_of
-    from kvfw.core.registry import Registry, default_registry
-    from kvfw.core.rope import Rope, rotate, unrotate
-    from kvfw.core.spec import Composition, parse
-    from kvfw.core.stages import Outcome
-    from kvfw.core.state import KVState, exact_state
-    from kvfw.core.task import Prompt, Task, Tokenizer, Trial
+    from kvfw.core.parts.part import Method, Part, PartOption, StageForm
+    from kvfw.core.parts.spec import Kind, PartSpec
+    from kvfw.core.registry.hooks import hookimpl
+    from kvfw.core.registry.registry import Registry, default_registry
+    from kvfw.core.state.observation import Needs, Observation, protect
+    from kvfw.core.state.rope import Rope, rotate, unrotate
+    from kvfw.core.state.state import KVState, exact_state
     from kvfw.errors import (
         KvfwError,
         OptionError,
@@ -34,20 +43,21 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedError,
     )
-    from kvfw.model.attach import attach
-    from kvfw.model.load import LoadedModel, load_model
-    from kvfw.model.saved import load_cache, save_cache
-    from kvfw.runner.config import EvalConfig
-    from kvfw.runner.evaluate import Evaluation, evaluate
+    from kvfw.model.cache.saved import load_cache, save_cache
+    from kvfw.model.load.load import LoadedModel, load_model
+    from kvfw.model.session.attach import attach
+    from kvfw.runner.execute.evaluate import Evaluation, evaluate
+    from kvfw.runner.plan.config import EvalConfig
+    from kvfw.tasks.prompting import begun_ids, check_depth, check_grid, decoded, encoded, framed, stable_random
     from kvfw.verify.parts import verify_part
     from kvfw.verify.report import VerifyReport
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "kvfw.core.hookspecs": ("hookimpl",),
-    "kvfw.core.interfaces": ("Allocator", "Merger", "Scorer", "Selector", "Space"),
-    "kvfw.core.metric": (
+    "kvfw.core.registry.hooks": ("hookimpl",),
+    "kvfw.core.contracts.parts": ("Allocator", "Merger", "Scorer", "Selector", "Space"),
+    "kvfw.core.contracts.metric": (
         "DerivedMetric",
         "Engine",
         "Evidence",
@@ -58,20 +68,20 @@ _HOMES = {
         "Response",
         "Value",
     ),
-    "kvfw.core.observation": ("Needs", "Observation", "protect"),
+    "kvfw.core.state.observation": ("Needs", "Observation", "protect"),
     "kvfw.core.ops.attention": ("pool_middle", "window_attention"),
     "kvfw.core.ops.clusters": ("HeadTokens", "merge_clusters"),
     "kvfw.core.ops.topk": ("rank",),
-    "kvfw.core.options": ("Method", "Part", "PartOption", "StageForm"),
-    "kvfw.core.parts": ("Kind", "PartSpec"),
-    "kvfw.core.prompting": ("begun_ids", "check_depth", "check_grid", "decoded", "encoded", "framed", "stable_random"),
-    "kvfw.core.records": ("MetricInfo", "RowKey", "RunKey", "TrialKey", "TrialRecord", "vector_of"),
-    "kvfw.core.registry": ("Registry", "default_registry"),
-    "kvfw.core.rope": ("Rope", "rotate", "unrotate"),
-    "kvfw.core.spec": ("Composition", "parse"),
-    "kvfw.core.stages": ("Outcome",),
-    "kvfw.core.state": ("KVState", "exact_state"),
-    "kvfw.core.task": ("Prompt", "Task", "Tokenizer", "Trial"),
+    "kvfw.core.parts.part": ("Method", "Part", "PartOption", "StageForm"),
+    "kvfw.core.parts.spec": ("Kind", "PartSpec"),
+    "kvfw.tasks.prompting": ("begun_ids", "check_depth", "check_grid", "decoded", "encoded", "framed", "stable_random"),
+    "kvfw.core.contracts.records": ("MetricInfo", "RowKey", "RunKey", "TrialKey", "TrialRecord", "vector_of"),
+    "kvfw.core.registry.registry": ("Registry", "default_registry"),
+    "kvfw.core.state.rope": ("Rope", "rotate", "unrotate"),
+    "kvfw.core.compose.composition": ("Composition", "parse"),
+    "kvfw.core.compress.stages": ("Outcome",),
+    "kvfw.core.state.state": ("KVState", "exact_state"),
+    "kvfw.core.contracts.task": ("Prompt", "Task", "Tokenizer", "Trial"),
     "kvfw.errors": (
         "KvfwError",
         "OptionError",
@@ -82,11 +92,11 @@ _HOMES = {
         "UnknownNameError",
         "UnsupportedError",
     ),
-    "kvfw.model.attach": ("attach",),
-    "kvfw.model.load": ("LoadedModel", "load_model"),
-    "kvfw.model.saved": ("load_cache", "save_cache"),
-    "kvfw.runner.config": ("EvalConfig",),
-    "kvfw.runner.evaluate": ("Evaluation", "evaluate"),
+    "kvfw.model.session.attach": ("attach",),
+    "kvfw.model.load.load": ("LoadedModel", "load_model"),
+    "kvfw.model.cache.saved": ("load_cache", "save_cache"),
+    "kvfw.runner.plan.config": ("EvalConfig",),
+    "kvfw.runner.execute.evaluate": ("Evaluation", "evaluate"),
     "kvfw.verify.parts": ("verify_part",),
     "kvfw.verify.report": ("VerifyReport",),
 }

@@ -14,29 +14,29 @@ from rich.console import Console
 
 from kvfw.bench import compression
 from kvfw.bench import run as bench
-from kvfw.bench.bars import SIXTEEN, Bar
 from kvfw.bench.clock import ratios, seconds_of
 from kvfw.bench.compression import Cost, costs
 from kvfw.bench.decoding import speeds
 from kvfw.bench.figures import figures
 from kvfw.bench.findings import Findings
+from kvfw.bench.limits import SIXTEEN, Bar
 from kvfw.bench.peak import Peak, peak_of
 from kvfw.bench.resident import Resident
 from kvfw.bench.scaling import growths
-from kvfw.bench.starting import Starting
+from kvfw.bench.startup import Starting
 from kvfw.bench.tables import as_json, tables
-from kvfw.bench.whole import Whole
+from kvfw.bench.whole_evaluation import Whole
 from kvfw.cli import main
-from kvfw.core.budget import amount
-from kvfw.core.compressor import Compressor, checked_scores, compressor
-from kvfw.core.observation import Needs
+from kvfw.core.compose.budget import amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import Compressor, checked_scores, compressor
 from kvfw.core.ops.column_sums import column_sums
-from kvfw.core.registry import default_registry
-from kvfw.core.spec import parse
+from kvfw.core.registry.registry import default_registry
+from kvfw.core.state.observation import Needs
 from kvfw.errors import RunError
-from kvfw.model.load import LoadedModel
-from kvfw.model.prefill import prefill
-from kvfw.model.random_llama import random_llama
+from kvfw.model.load.load import LoadedModel
+from kvfw.model.load.random_llama import random_llama
+from kvfw.model.run.prefill import prefill
 
 CPU = torch.device("cpu")
 
@@ -78,7 +78,7 @@ def test_every_composition_pays_for_its_own_scores(monkeypatch: pytest.MonkeyPat
         asked.append(obs.layer)
         return checked_scores(scorer, obs)
 
-    monkeypatch.setattr("kvfw.core.compressor.checked_scores", counted)
+    monkeypatch.setattr("kvfw.core.compress.compressor.checked_scores", counted)
     model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
     found = costs(model, None, list(range(1, 90)), bound("snapkv", "snapkv:0.5+streaming:0.5", "h2o"), repeats=2)
     # Three rounds, of which the first is not counted; in each, two layers: 1 + 2 + 1 scorers.
@@ -136,7 +136,7 @@ def test_sums_that_are_timed_are_those_of_the_prefill(monkeypatch: pytest.Monkey
         calls.append(1)
         return column_sums(*args, **options)
 
-    monkeypatch.setattr("kvfw.model.session.column_sums", counted)
+    monkeypatch.setattr("kvfw.model.session.session.column_sums", counted)
     model = random_llama(layers=3, heads=4, kv_heads=2, head_dim=8)
     filled = prefill(model, list(range(1, 90)), Needs(queries=89, column_sums=frozenset({0, 7})), sinks=4, recent=8)
     # Once a layer, so that timing them once is timing all.

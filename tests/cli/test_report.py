@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kvfw.analysis.results import read_results, summarise
 from kvfw.cli.main import run
-from kvfw.core.records import MetricInfo, TrialKey, TrialRecord
-from kvfw.report.results import read_results, summarise
+from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
 from kvfw.store.run_folder import RunFolder
 
 METRICS = (

@@ -14,11 +14,11 @@ import pytest
 import kvfw
 from helpers.pages import DOCS, ROOT
 from kvfw.cli.main import COMMANDS, cli
-from kvfw.core.describe import describe
-from kvfw.core.hookspecs import KvfwHooks
-from kvfw.core.parts import STAGE_KINDS, Kind, PartSpec
-from kvfw.core.registry import collect
-from kvfw.core.spec import build_stage
+from kvfw.core.compose.composition import build_stage
+from kvfw.core.compress.describe import describe
+from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.registry.hooks import KvfwHooks
+from kvfw.core.registry.registry import collect
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.pages import DOCS, ROOT, blocks, written_pages
 from kvfw.cli.main import cli
-from kvfw.core.spec import parse
+from kvfw.core.compose.composition import parse
 
 PAGES = (ROOT / "README.md", ROOT / "plugins" / "README.md", *written_pages())
 #: Names that only a plugin of the page brings.

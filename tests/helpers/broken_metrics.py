@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from helpers import sound_parts as sound
-from kvfw.core.metric import Evidence, MetricPart, Missing, Value
-from kvfw.core.records import MetricInfo, TrialKey, TrialRecord
+from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
 
 
 class Misnamed(sound.Words):

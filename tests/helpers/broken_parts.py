@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import Registry, register
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import Registry, register
 from kvfw.methods import kvfw_parts
 
 #: Which file holds the parts of a kind.

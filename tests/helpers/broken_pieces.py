@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from helpers import sound_parts as sound
-from kvfw.core.rope import Rope, rotate
-from kvfw.core.state import KVState
+from kvfw.core.state.rope import Rope, rotate
+from kvfw.core.state.state import KVState
 
 
 class Numbers(sound.Best):

@@ -10,8 +10,8 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from helpers import sound_parts as sound
-from kvfw.core.observation import Observation
-from kvfw.core.options import Part
+from kvfw.core.parts.part import Part
+from kvfw.core.state.observation import Observation
 
 
 class NoScore(Part):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from helpers import sound_parts as sound
-from kvfw.core.observation import Observation
-from kvfw.core.rope import Rope
-from kvfw.core.stages import Outcome, ScoreOf
-from kvfw.core.state import KVState
-from kvfw.verify.observed import KEY_DIM
+from kvfw.core.compress.stages import Outcome, ScoreOf
+from kvfw.core.state.observation import Observation
+from kvfw.core.state.rope import Rope
+from kvfw.core.state.state import KVState
+from kvfw.verify.instruments.observed import KEY_DIM
 
 
 class Losing(sound.Keep):

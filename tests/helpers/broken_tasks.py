@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from helpers import sound_parts as sound
-from kvfw.core.task import Prompt, Tokenizer, Trial
+from kvfw.core.contracts.task import Prompt, Tokenizer, Trial
 
 
 class OneMore(sound.Sum):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from kvfw.model.embedded import cache_folder
+from kvfw.model.embedded.folders import cache_folder
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ("kvfw-keynorm", "kvfw-pairs", "kvfw-segments")

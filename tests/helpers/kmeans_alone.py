@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kvfw.core.ops.cluster_means import weighted_means
-from kvfw.core.ops.kmeans import clusters_of_heads
-from kvfw.core.ops.nearest import CHUNK
+from kvfw.core.ops.kmeans.lloyd import clusters_of_heads
+from kvfw.core.ops.kmeans.nearest import CHUNK
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kvfw.core.observation import Observation, protect
-from kvfw.core.rope import Rope
-from kvfw.core.state import KVState, exact_state
-from kvfw.verify.observed import ROPE, SCALE, Row, padded, random_row, received
-from kvfw.verify.states import parts_of
+from kvfw.core.state.observation import Observation, protect
+from kvfw.core.state.rope import Rope
+from kvfw.core.state.state import KVState, exact_state
+from kvfw.verify.instruments.observed import ROPE, SCALE, PromptRow, padded, random_row, received
+from kvfw.verify.instruments.states import parts_of
 
 #: The rows are the conformance suite's own.
 __all__ = [
     "ROPE",
     "SCALE",
-    "Row",
+    "PromptRow",
     "Slot",
     "check_well_formed",
     "observe",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def observe(
-    rows: Sequence[Row],
+    rows: Sequence[PromptRow],
     *,
     sinks: int = 2,
     recent: int = 3,

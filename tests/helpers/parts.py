@@ -7,12 +7,12 @@ import torch
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
-from kvfw.core.interfaces import Scorer
-from kvfw.core.observation import Needs, Observation
-from kvfw.core.options import Method, Part, PartOption
-from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import Registry, register
-from kvfw.core.state import KVState
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.parts.part import Method, Part, PartOption
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import Registry, register
+from kvfw.core.state.observation import Needs, Observation
+from kvfw.core.state.state import KVState
 from kvfw.methods import kvfw_parts
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from kvfw.core.hookspecs import hookimpl
-from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.hooks import hookimpl
 
 TINY = PartSpec(Kind.SCORER, "tiny", "helpers.parts:Plain", "for a test")
 

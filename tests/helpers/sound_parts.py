@@ -9,15 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvfw.core.metric import Evidence, MetricPart, Missing, Value
-from kvfw.core.observation import Needs, Observation
+from kvfw.core.compress.stages import Merge, Select
+from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
+from kvfw.core.contracts.task import Prompt, Tokenizer, Trial
 from kvfw.core.ops.topk import rank
-from kvfw.core.options import Part
-from kvfw.core.records import MetricInfo, TrialKey, TrialRecord
-from kvfw.core.rope import Rope, rotate, unrotate
-from kvfw.core.stages import Merge, Select
-from kvfw.core.state import KVState
-from kvfw.core.task import Prompt, Tokenizer, Trial
+from kvfw.core.parts.part import Part
+from kvfw.core.state.observation import Needs, Observation
+from kvfw.core.state.rope import Rope, rotate, unrotate
+from kvfw.core.state.state import KVState
 from kvfw.errors import PromptError
 
 

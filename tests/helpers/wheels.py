@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from kvfw.model.embedded import EmbeddedFile, EmbeddedModel
+from kvfw.model.embedded.folders import EmbeddedFile, EmbeddedModel
 
 CONTENT = {"weights.bin": b"numbers" * 100, "sub/config.json": b"{}"}
 

@@ -10,7 +10,7 @@ import torch
 from helpers.observations import (
     ROPE,
     SCALE,
-    Row,
+    PromptRow,
     Slot,
     check_well_formed,
     observe,
@@ -18,12 +18,12 @@ from helpers.observations import (
     slots_of,
 )
 from helpers.slow import dot, mean, slow_clusters, slow_rotate, slow_snapkv, softmax
-from kvfw.core.budget import amount
-from kvfw.core.compressor import compressor
-from kvfw.core.observation import Observation
-from kvfw.core.spec import parse
-from kvfw.core.state import KVState
-from kvfw.methods.ewmeans import EWMeans
+from kvfw.core.compose.budget import amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import compressor
+from kvfw.core.state.observation import Observation
+from kvfw.core.state.state import KVState
+from kvfw.methods.mergers.ewmeans import EWMeans
 
 SINKS, RECENT = 2, 3
 INV_FREQ = ROPE.inv_freq.tolist()
@@ -35,7 +35,7 @@ def compress(text: str, obs: Observation, budget: list[list[int]]) -> KVState:
     return made.compress(obs, torch.tensor(budget))
 
 
-def slow_ewmeans(row: Row, head: int, K: int, space: Space, iters: int, bias: str) -> list[Slot]:
+def slow_ewmeans(row: PromptRow, head: int, K: int, space: Space, iters: int, bias: str) -> list[Slot]:
     """Steps 1 to 5 on the middle of one head, in float64."""
     group = row.queries.shape[0] // row.keys.shape[0]
     scores = slow_snapkv(

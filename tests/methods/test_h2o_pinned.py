@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from helpers.observations import SCALE, observe, random_row
-from kvfw.core.observation import Needs, Observation
 from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.state.observation import Needs, Observation
 from kvfw.errors import RunError
-from kvfw.methods.h2o import H2O
-from kvfw.methods.pinned import Pinned
-from kvfw.methods.snapkv import SnapKV
+from kvfw.methods.scorers.h2o import H2O
+from kvfw.methods.scorers.pinned import Pinned
+from kvfw.methods.scorers.snapkv import SnapKV
 
 
 def observed(length: int = 30, local: int = 0, pad_with: int = 0) -> Observation:

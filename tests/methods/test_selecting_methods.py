@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.observations import ROPE, SCALE, Row, observe, random_row, slots_of
+from helpers.observations import ROPE, SCALE, PromptRow, observe, random_row, slots_of
 from helpers.slow import slow_received, slow_rotate, slow_snapkv, slow_topk
-from kvfw.core.budget import amount
-from kvfw.core.compressor import compressor
-from kvfw.core.observation import Observation
-from kvfw.core.spec import parse
-from kvfw.core.state import KVState
-from kvfw.methods.evenly import Evenly
+from kvfw.core.compose.budget import amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import compressor
+from kvfw.core.state.observation import Observation
+from kvfw.core.state.state import KVState
+from kvfw.methods.selectors.evenly import Evenly
 
 SINKS, RECENT = 2, 3
 
@@ -30,7 +30,7 @@ def with_ends(middle: list[int], length: int) -> list[int]:
     return [*range(SINKS), *middle, *range(length - RECENT, length)]
 
 
-def slow_kept(row: Row, head: int, budget: int, window: int, kernel: int, pool: str) -> list[int]:
+def slow_kept(row: PromptRow, head: int, budget: int, window: int, kernel: int, pool: str) -> list[int]:
     group = row.queries.shape[0] // row.keys.shape[0]
     scores = slow_snapkv(
         row.queries[head * group : (head + 1) * group],
@@ -71,7 +71,7 @@ def slow_even(M: int, K: int) -> list[int]:
 def test_even_ranks_for_all_small_sizes() -> None:
     most = 40
     for M in range(1, most + 1):
-        # Row K - 1 asks for K of M; the eligible slots are scattered, ascending scores.
+        # PromptRow K - 1 asks for K of M; the eligible slots are scattered, ascending scores.
         eligible = torch.zeros(M, 1, most + 8, dtype=torch.bool)
         slots = torch.arange(M) + (torch.arange(M) % 5 == 4).cumsum(0).clamp(max=8)
         eligible[:, :, slots] = True

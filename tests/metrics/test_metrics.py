@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from kvfw.core.metric import Evidence, Measured, Metric, Missing, Response
-from kvfw.core.records import FULL, TrialKey, TrialRecord, vector_of, vector_text
-from kvfw.core.state import KVState
-from kvfw.core.task import Prompt
+from kvfw.core.contracts.metric import Evidence, Measured, Metric, Missing, Response
+from kvfw.core.contracts.records import FULL, TrialKey, TrialRecord, vector_of, vector_text
+from kvfw.core.contracts.task import Prompt
+from kvfw.core.state.state import KVState
 from kvfw.metrics.embed_cos import EmbedCosine
 from kvfw.metrics.hidden_cos import CentredHiddenCosine, HiddenCosine, cosine
 from kvfw.metrics.kv_mb import KVMegabytes, OverheadMegabytes

@@ -8,13 +8,13 @@ import pytest
 
 from helpers import stranger
 from kvfw import EvalConfig, Kind, Registry, evaluate
-from kvfw.core.hookspecs import GROUP
-from kvfw.core.parts import PartSpec
-from kvfw.core.registry import collect, register
+from kvfw.core.parts.spec import PartSpec
+from kvfw.core.registry.hooks import GROUP
+from kvfw.core.registry.registry import collect, register
 from kvfw.errors import RequestError, RunError, UnknownNameError
-from kvfw.model.load import load_config, resolve_model
-from kvfw.runner.facts import changed_versions
-from kvfw.runner.metrics import metric_problems, registered_metrics
+from kvfw.model.load.load import load_config, resolve_model
+from kvfw.runner.execute.provenance import changed_versions
+from kvfw.runner.plan.metrics import metric_problems, registered_metrics
 
 MODEL = "x-model.1"
 COMPOSE = (

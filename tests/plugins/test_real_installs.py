@@ -105,7 +105,7 @@ def test_a_task_of_a_plugin_is_evaluated(installed: Installed, tmp_path: Path) -
 
 
 def test_parts_of_plugins_can_be_verified(installed: Installed) -> None:
-    # One of them: tests/core/test_example_plugin.py verifies them all.
+    # One of them: tests/plugins/test_example_plugin.py verifies them all.
     done = installed.kvfw("verify", "key_norm")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout

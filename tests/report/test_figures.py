@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import pytest
-from founding_example import TABLE, founding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import image
 from matplotlib.text import Text
-from report_examples import METRICS, record
 
-from kvfw.core.records import TrialRecord
+from helpers.founding_example import TABLE, founding
+from helpers.report_examples import METRICS, record
+from kvfw.analysis.results import summarise
+from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.canvas import DOUBLE_IN, SINGLE_IN, Drawing, drawing_style, printable, width_of, wrapped
 from kvfw.report.dodge import STEP_IN, apart, side_by_side, spread
 from kvfw.report.heatmap import heat_maps
 from kvfw.report.looks import FULL_LOOK, PALETTE, looks
-from kvfw.report.results import summarise
 from kvfw.report.scatter import scatter_plots
 
 

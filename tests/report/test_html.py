@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from founding_example import founding, source
-from report_examples import HYBRID, record
 
+from helpers.founding_example import founding, source
 from helpers.missing import lacking
-from kvfw.core.records import TrialRecord
+from helpers.report_examples import HYBRID, record
+from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.figures import draw
 from kvfw.report.files import FORMS, report_files
 from kvfw.report.html import html_page

@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from founding_example import source
 from hypothesis import given
 from hypothesis import strategies as st
-from report_examples import record
 
+from helpers.founding_example import source
 from helpers.missing import lacking
-from kvfw.core.records import TrialRecord
+from helpers.report_examples import record
+from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.latex import escape, latex_tables
 from kvfw.report.source import Report, make_report
 

@@ -1,12 +1,12 @@
 """Which runs may stand side by side, and how their rows are called."""
 
 import pytest
-from founding_example import founding, source
 from pydantic import JsonValue
-from report_examples import HYBRID, record
 
+from helpers.founding_example import founding, source
+from helpers.report_examples import HYBRID, record
+from kvfw.analysis.names import is_full, labelled, method_of, visible
 from kvfw.errors import RequestError
-from kvfw.report.names import is_full, labelled, method_of, visible
 from kvfw.report.settings import plain_text
 from kvfw.report.source import make_report, unique_names
 

@@ -3,12 +3,12 @@
 import io
 
 import pytest
-from report_examples import HYBRID, METRICS, experiment, record
 from rich.cells import cell_len
 from rich.console import Console
 
-from kvfw.report.results import Results, summarise
-from kvfw.report.table import comparison_cells, plain_lines, results_cells, results_table
+from helpers.report_examples import HYBRID, METRICS, experiment, record
+from kvfw.analysis.results import Results, summarise
+from kvfw.report.terminal import comparison_cells, plain_lines, results_cells, results_table
 from kvfw.report.texts import break_compose
 
 

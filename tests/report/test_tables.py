@@ -4,17 +4,17 @@ import csv
 import io
 
 import pytest
-from founding_example import founding, source
-from report_examples import HYBRID, METRICS, record
 
-from kvfw.core.records import MetricInfo
+from helpers.founding_example import founding, source
+from helpers.report_examples import HYBRID, METRICS, record
+from kvfw.analysis.results import summarise
+from kvfw.core.contracts.records import MetricInfo
+from kvfw.report.csv_files import COMPARISON_COLUMNS, METRIC_COLUMNS, comparisons_csv, metrics_csv
 from kvfw.report.grid import comparison_grids, depth_grid, null_notes, summary_grid
 from kvfw.report.headline import headline
 from kvfw.report.markdown import markdown_tables
-from kvfw.report.results import summarise
 from kvfw.report.source import Report, make_report
 from kvfw.report.texts import amount_text, difference_unit, heading, p_text
-from kvfw.report.tidy import COMPARISON_COLUMNS, METRIC_COLUMNS, comparisons_csv, metrics_csv
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvfw.cli.main import run
-from kvfw.core.parts import Kind
-from kvfw.core.registry import default_registry
-from kvfw.core.syntax import parse_part
+from kvfw.core.compose.syntax import parse_part
+from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.registry import default_registry
 from kvfw.scaffold.kinds import BLUEPRINTS
 from kvfw.scaffold.names import MAX_CHARS, check_name, class_name
 from kvfw.scaffold.requirements import own_range, ranges

@@ -12,7 +12,7 @@ import pytest
 from helpers.outside import mypy
 from helpers.pages import DOCS, blocks
 from kvfw.cli.main import run
-from kvfw.core.parts import Kind
+from kvfw.core.parts.spec import Kind
 from kvfw.scaffold.kinds import BLUEPRINTS
 from kvfw.scaffold.names import MAX_CHARS
 

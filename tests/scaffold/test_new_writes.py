@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvfw.cli.main import run
-from kvfw.core.parts import Kind
+from kvfw.core.parts.spec import Kind
 from kvfw.errors import RunError
 from kvfw.scaffold.kinds import BLUEPRINTS
 from kvfw.scaffold.render import files

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from store_examples import numbered
 
-from kvfw.core.records import TrialKey, TrialRecord
+from helpers.store_examples import numbered
+from kvfw.core.contracts.records import TrialKey, TrialRecord
 
 FIELDS = {"key": numbered(0).key, "ratio": 4.0, "prompt_sha256": "0" * 64, "answer": "a", "response": "r"}
 

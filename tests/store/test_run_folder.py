@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from store_examples import SETTINGS, numbered, seeds
 
+from helpers.store_examples import SETTINGS, numbered, seeds
 from kvfw.errors import RequestError, StoreError
 from kvfw.store.run_folder import RunFolder, load_run
 
@@ -199,7 +199,7 @@ def writer(folder: Path) -> list[str]:
     script = """
         import itertools, sys
         sys.path.insert(0, sys.argv[2])
-        from store_examples import SETTINGS, numbered
+        from helpers.store_examples import SETTINGS, numbered
         from kvfw.store.run_folder import RunFolder
 
         with RunFolder.open(sys.argv[1], SETTINGS, resume=True) as run:
@@ -207,4 +207,4 @@ def writer(folder: Path) -> list[str]:
                 run.append(numbered(number, "x" * (number * 7919 % 50_000)))
                 print(number, flush=True)
     """
-    return [sys.executable, "-c", textwrap.dedent(script), str(folder), str(Path(__file__).parent)]
+    return [sys.executable, "-c", textwrap.dedent(script), str(folder), str(Path(__file__).parents[1])]

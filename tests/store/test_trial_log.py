@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_examples import numbered, seeds
 
+from helpers.store_examples import numbered, seeds
 from kvfw.errors import StoreError
 from kvfw.store.trials import TORN_NAME, TrialLog, decode_lines, encode, mend_tail, read_trials
 
@@ -92,7 +92,7 @@ def test_a_write_cut_short_by_the_system_is_taken_back(tmp_path: Path) -> None:
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from store_examples import numbered
+        from helpers.store_examples import numbered
         from kvfw.errors import StoreError
         from kvfw.store.trials import TrialLog
 
@@ -110,7 +110,7 @@ def test_a_write_cut_short_by_the_system_is_taken_back(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert "File too large" in ran.stdout
     data = path.read_bytes()

@@ -3,13 +3,13 @@
 import pytest
 
 from helpers.broken_parts import BROKEN, Broken, broken_registry
-from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import register
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import register
 from kvfw.methods import kvfw_parts
+from kvfw.verify.findings.property import Property
+from kvfw.verify.findings.verdict import Failed
 from kvfw.verify.parts import verify_part
-from kvfw.verify.property import Property
 from kvfw.verify.suite import PROPERTIES
-from kvfw.verify.verdict import Failed
 
 SOUND = (
     PartSpec(Kind.SCORER, "norm", "helpers.sound_parts:Norm", "for a test"),

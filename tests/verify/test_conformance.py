@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import default_registry
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import default_registry
 from kvfw.verify.parts import verify_part
 
 #: What parts cost is measured once here: figures of a busy machine say little, and the check is the same for all.

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvfw.core.budget import amount
-from kvfw.core.compressor import compressor
-from kvfw.core.spec import parse
-from kvfw.verify.meter import Meter
-from kvfw.verify.observed import RECENT, SINKS, observe, three_rows
-from kvfw.verify.placement import Placement
+from kvfw.core.compose.budget import amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import compressor
+from kvfw.verify.checks.placement import Placement
+from kvfw.verify.instruments.meter import Meter
+from kvfw.verify.instruments.observed import RECENT, SINKS, observe, three_rows
 
 
 def test_the_meter_sees_the_largest_tensor_and_the_peak() -> None:

@@ -9,17 +9,17 @@ from pydantic import SkipValidation
 from torch import Tensor
 
 from helpers import sound_parts as sound
-from kvfw.core.interfaces import Scorer
-from kvfw.core.observation import Observation
-from kvfw.core.options import PartOption
-from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import Registry, register
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.parts.part import PartOption
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import Registry, register
+from kvfw.core.state.observation import Observation
 from kvfw.errors import SpecError, UnknownNameError
 from kvfw.methods import kvfw_parts
+from kvfw.verify.findings.verdict import Failed, NotApplicable
 from kvfw.verify.parts import verify_part
 from kvfw.verify.report import VerifyReport
 from kvfw.verify.suite import PROPERTIES, Finding
-from kvfw.verify.verdict import Failed, NotApplicable
 
 
 class Raising(sound.Norm):

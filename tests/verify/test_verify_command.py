@@ -6,7 +6,7 @@ import pytest
 
 from helpers.broken_parts import broken_registry
 from kvfw.cli.main import run
-from kvfw.core import registry as registry_module
+from kvfw.core.registry import registry as registry_module
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from kvfw.model.waiting import clock_s, synchronise
+from kvfw.model.compat.clock import clock_s, synchronise
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kvfw.bench.clock import ratios, seconds_of
-from kvfw.core.compressor import Compressor
-from kvfw.core.observation import Needs
+from kvfw.core.compress.compressor import Compressor
 from kvfw.core.ops.column_sums import column_sums
-from kvfw.model.prefill import Prefill, prefill
+from kvfw.core.state.observation import Needs
+from kvfw.model.run.prefill import Prefill, prefill
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from kvfw.core.budget import Amount
-from kvfw.core.compressor import compressor
-from kvfw.core.observation import Needs
-from kvfw.core.registry import Registry
-from kvfw.core.spec import parse
-from kvfw.model.decode import tokens_per_second
-from kvfw.model.prefill import prefill
+from kvfw.core.compose.budget import Amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import compressor
+from kvfw.core.registry.registry import Registry
+from kvfw.core.state.observation import Needs
+from kvfw.model.run.decode import tokens_per_second
+from kvfw.model.run.prefill import prefill
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from kvfw.bench.bars import COMPRESSION_BARS
 from kvfw.bench.compression import Cost
 from kvfw.bench.findings import Findings
+from kvfw.bench.limits import COMPRESSION_BARS
 from kvfw.report.canvas import GREY, SINGLE_IN, Drawing, Entry, Legend, Sheet, drawing_style, plot_marker
 from kvfw.report.looks import Look, looks
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from kvfw.bench.bars import Bar
 from kvfw.bench.compression import Cost
 from kvfw.bench.decoding import Speed
+from kvfw.bench.limits import Bar
 from kvfw.bench.peak import Peak
 from kvfw.bench.promises import promises
 from kvfw.bench.scaling import Growth, growths
-from kvfw.bench.starting import Starting
-from kvfw.bench.whole import Whole
+from kvfw.bench.startup import Starting
+from kvfw.bench.whole_evaluation import Whole
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
-from kvfw.bench.bars import RECENT, SINKS
+from kvfw.bench.limits import RECENT, SINKS
 from kvfw.errors import RunError
 
 PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
@@ -60,13 +60,13 @@ def _child() -> None:
     import torch
 
     from kvfw.bench.resident import Resident
-    from kvfw.core.budget import amount
-    from kvfw.core.compressor import compressor
-    from kvfw.core.spec import parse
-    from kvfw.model.load import load_model
-    from kvfw.model.plan import Plan
-    from kvfw.model.session import Session, new_cache
-    from kvfw.model.versions import passed
+    from kvfw.core.compose.budget import amount
+    from kvfw.core.compose.composition import parse
+    from kvfw.core.compress.compressor import compressor
+    from kvfw.model.compat.versions import passed
+    from kvfw.model.load.load import load_model
+    from kvfw.model.session.plan import SessionPlan
+    from kvfw.model.session.session import Session, new_cache
 
     request = json.load(sys.stdin)
     loaded = load_model(request["model"], device=request["device"])
@@ -77,9 +77,9 @@ def _child() -> None:
     chunk = request["chunk"] or ids.shape[1]
 
     def run(tokens: "torch.Tensor") -> "Session":
-        from kvfw.core.observation import Needs
+        from kvfw.core.state.observation import Needs
 
-        plan = Plan(
+        plan = SessionPlan(
             needs=by.needs if by is not None else Needs(),
             sinks=SINKS,
             recent=RECENT,

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from kvfw.bench.bars import (
+from kvfw.bench.compression import Cost
+from kvfw.bench.limits import (
     BAR_TOKENS,
     COMPRESSION_BARS,
     H2O_BYTES,
@@ -13,11 +14,10 @@ from kvfw.bench.bars import (
     WHOLE_BAR,
     Bar,
 )
-from kvfw.bench.compression import Cost
 from kvfw.bench.peak import Peak
-from kvfw.bench.starting import Starting
-from kvfw.bench.whole import Whole
-from kvfw.core.spec import parse
+from kvfw.bench.startup import Starting
+from kvfw.bench.whole_evaluation import Whole
+from kvfw.core.compose.composition import parse
 
 
 def promises(

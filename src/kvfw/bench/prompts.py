@@ -1,9 +1,9 @@
 """Prompts to measure on."""
 
-from kvfw.core.parts import Kind
-from kvfw.core.registry import Registry
-from kvfw.core.spec import build_part
-from kvfw.core.task import Task, Tokenizer, Trial
+from kvfw.core.compose.composition import build_part
+from kvfw.core.contracts.task import Task, Tokenizer, Trial
+from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.registry import Registry
 from kvfw.errors import UnsupportedError
 
 

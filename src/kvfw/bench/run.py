@@ -4,23 +4,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvfw.bench.bars import BAR_TOKENS, COMPRESSION_BARS, MEMORY_RATIO, RATIO, RECENT, SINKS, SIXTEEN
 from kvfw.bench.compression import costs
 from kvfw.bench.decoding import speeds
 from kvfw.bench.findings import Findings
+from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, MEMORY_RATIO, RATIO, RECENT, SINKS, SIXTEEN
 from kvfw.bench.peak import Peak, peak_of
 from kvfw.bench.prompts import prompt_ids
 from kvfw.bench.scaling import scaling
-from kvfw.bench.starting import starting
-from kvfw.bench.whole import whole
-from kvfw.core.budget import amount
-from kvfw.core.compressor import compressor
-from kvfw.core.registry import Registry
-from kvfw.core.spec import parse
+from kvfw.bench.startup import starting
+from kvfw.bench.whole_evaluation import whole
+from kvfw.core.compose.budget import amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import compressor
+from kvfw.core.registry.registry import Registry
 from kvfw.errors import OptionError, PromptError
-from kvfw.model.load import LoadedModel, load_config, load_model, load_tokenizer, resolve_model
-from kvfw.runner.facts import hardware
-from kvfw.runner.limits import check_positions
+from kvfw.model.load.load import LoadedModel, load_config, load_model, load_tokenizer, resolve_model
+from kvfw.runner.execute.provenance import hardware
+from kvfw.runner.plan.limits import check_positions
 
 #: Slots per head over which decode speed is measured.
 KEPT_SLOTS = (128, 256, 512, 1024, 2048)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from kvfw.bench.compression import Cost, costs
-from kvfw.core.compressor import Compressor
-from kvfw.model.random_llama import random_llama
+from kvfw.core.compress.compressor import Compressor
+from kvfw.model.load.random_llama import random_llama
 
 
 @dataclass(frozen=True)

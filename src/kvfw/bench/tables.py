@@ -7,10 +7,10 @@ from itertools import groupby
 
 from rich.table import Table
 
-from kvfw.bench.bars import Bar
 from kvfw.bench.compression import Cost
 from kvfw.bench.decoding import Speed
 from kvfw.bench.findings import Findings
+from kvfw.bench.limits import Bar
 from kvfw.bench.peak import Peak
 from kvfw.bench.scaling import Growth
 

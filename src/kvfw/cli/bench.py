@@ -53,7 +53,7 @@ def command(
         raise OptionError(f"--out {out} holds an earlier benchmark, which would be lost; name another folder")
     from kvfw.bench.run import Request, run
     from kvfw.bench.tables import as_json
-    from kvfw.core.registry import default_registry
+    from kvfw.core.registry.registry import default_registry
 
     given: dict[str, Any] = {"model": model, "device": device, "compose": compose, "repeats": repeats}
     if contexts is not None:

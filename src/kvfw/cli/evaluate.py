@@ -59,8 +59,8 @@ def command(config_file: Path | None, preset: str | None, as_json: bool, **optio
     end has the uncompressed baseline, standard errors over runs and Wilson 95 % intervals.
     """
     from kvfw.cli.progress import progress_for
-    from kvfw.runner.config import EvalConfig
-    from kvfw.runner.evaluate import evaluate
+    from kvfw.runner.execute.evaluate import evaluate
+    from kvfw.runner.plan.config import EvalConfig
 
     file_settings = _read_config(config_file)
     preset = preset if preset is not None else file_settings.pop("preset", None)
@@ -128,7 +128,7 @@ def _print_table(results: Any) -> None:
     """A table on a terminal, plain lines in a pipe."""
     from rich.console import Console
 
-    from kvfw.report.table import plain_lines, results_table
+    from kvfw.report.terminal import plain_lines, results_table
 
     console = Console()
     if console.is_terminal:

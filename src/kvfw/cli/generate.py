@@ -10,7 +10,7 @@ from kvfw.cli.options import amount_options, model_options
 from kvfw.errors import PromptError
 
 if TYPE_CHECKING:
-    from kvfw.runner.generate import Sample
+    from kvfw.runner.execute.generate import GeneratedText
 
 
 @click.command("generate")
@@ -53,8 +53,8 @@ def command(prompt: str | None, file: Path | None, **options: Any) -> int:
 
     PROMPT is the text; with --file it is put after the file's text. "-" reads it from standard input.
     """
-    from kvfw.runner.config import GenerateConfig
-    from kvfw.runner.generate import generate
+    from kvfw.runner.execute.generate import generate
+    from kvfw.runner.plan.config import GenerateConfig
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     samples = generate(GenerateConfig(**given, prompt=_text(prompt, file)))
@@ -84,7 +84,7 @@ def _text(prompt: str | None, file: Path | None) -> str:
     return text
 
 
-def _print(samples: "tuple[Sample, ...]") -> None:
+def _print(samples: "tuple[GeneratedText, ...]") -> None:
     """Columns side by side on a wide terminal, one below the other elsewhere."""
     from rich.console import Console
     from rich.table import Table

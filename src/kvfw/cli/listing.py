@@ -2,8 +2,8 @@
 
 import click
 
-from kvfw.core.parts import Kind
-from kvfw.core.plugins import OWN, VARIABLE
+from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.plugins import OWN, VARIABLE
 from kvfw.errors import OptionError
 
 PLURALS = {f"{kind.value}s": kind for kind in Kind}
@@ -16,7 +16,7 @@ def command(kind: str | None) -> int:
     if kind == "plugins":
         _print_plugins()
         return 0
-    from kvfw.core.registry import default_registry
+    from kvfw.core.registry.registry import default_registry
 
     registry = default_registry()
     for found in list(Kind) if kind is None else [_kind(kind)]:
@@ -50,7 +50,7 @@ def _print_kind(kind: Kind, rows: list[tuple[str, str, str]], *, title: bool) ->
 
 def _print_plugins() -> None:
     """A table of plugins, and what is wrong with them; the warnings that other commands give are not repeated."""
-    from kvfw.core.registry import collect
+    from kvfw.core.registry.registry import collect
 
     registry = collect()
     rows = [("plugin", "distribution", "version", "parts", "state")]

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from kvfw.model.facts import LayerFacts, ModelFacts, RopeFacts
+from kvfw.model.load.facts import LayerFacts, ModelFacts, RopeFacts
 
 
 def facts_values(facts: ModelFacts) -> dict[str, Any]:

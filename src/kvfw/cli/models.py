@@ -11,10 +11,10 @@ def command(context: click.Context) -> int | None:
     """List the embedded models, those of plugins, and what else --model takes."""
     if context.invoked_subcommand is not None:
         return None
-    from kvfw.core.parts import Kind
-    from kvfw.core.plugins import OWN
-    from kvfw.core.registry import default_registry
-    from kvfw.model.embedded import EMBEDDED, embedded_folder
+    from kvfw.core.parts.spec import Kind
+    from kvfw.core.registry.plugins import OWN
+    from kvfw.core.registry.registry import default_registry
+    from kvfw.model.embedded.folders import EMBEDDED, embedded_folder
 
     for model in EMBEDDED.values():
         folder = embedded_folder(model)
@@ -46,7 +46,7 @@ def check(name: str, dtype: str, trust_remote_code: bool, as_json: bool) -> int:
     NAME is an embedded name, a folder or a hub id; or a config.json alone.
     """
     from kvfw.cli.model_facts import facts_text, facts_values
-    from kvfw.model.facts import inspect_model
+    from kvfw.model.load.facts import inspect_model
 
     facts = inspect_model(name, dtype=dtype, trust_remote_code=trust_remote_code)
     click.echo(json.dumps(facts_values(facts), indent=2) if as_json else facts_text(facts))

@@ -14,7 +14,7 @@ import click
 )
 def command(name: str, kind: str, out: Path) -> int:
     """Write a plugin package kvfw-NAME with a working part to start from, and its tests."""
-    from kvfw.core.registry import default_registry
+    from kvfw.core.registry.registry import default_registry
     from kvfw.scaffold.kinds import blueprint
     from kvfw.scaffold.names import check_free, check_name
     from kvfw.scaffold.render import eval_arguments, files, folder_name

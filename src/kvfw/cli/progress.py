@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from kvfw.core.records import TrialRecord
+from kvfw.core.contracts.records import TrialRecord
 
 
 class Shown:

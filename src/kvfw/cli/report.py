@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kvfw.core.records import MetricInfo
+    from kvfw.core.contracts.records import MetricInfo
     from kvfw.report.source import Source
 
 FORMATS = ("html", "markdown", "csv", "latex", "all")
@@ -62,11 +62,11 @@ def _source(folder: Path) -> "Source":
         RequestError: there is no run here.
         StoreError: its files cannot be read.
     """
-    from kvfw.core.metric import DerivedMetric
-    from kvfw.core.registry import default_registry
+    from kvfw.core.contracts.metric import DerivedMetric
+    from kvfw.core.registry.registry import default_registry
     from kvfw.report.source import Source
-    from kvfw.runner.derive import with_derived
-    from kvfw.runner.metrics import registered_metrics
+    from kvfw.runner.execute.derive import with_derived
+    from kvfw.runner.plan.metrics import registered_metrics
     from kvfw.store.run_folder import load_run
 
     loaded = load_run(folder)
@@ -83,9 +83,9 @@ def _source(folder: Path) -> "Source":
 
 def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
     """What the run's results say of its metrics; what the installed metrics say where there are no results."""
-    from kvfw.core.registry import default_registry
-    from kvfw.report.results import read_results
-    from kvfw.runner.metrics import registered_metrics
+    from kvfw.analysis.results import read_results
+    from kvfw.core.registry.registry import default_registry
+    from kvfw.runner.plan.metrics import registered_metrics
 
     results = read_results(folder / "results.json")
     if results is not None:
@@ -95,7 +95,7 @@ def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
 
 def _canonical(text: str) -> str:
     """The composition as rows are called; text that does not parse is looked for as it is."""
-    from kvfw.core.spec import parse
+    from kvfw.core.compose.composition import parse
     from kvfw.errors import RequestError
 
     try:

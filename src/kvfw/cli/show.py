@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kvfw.core.describe import PartFacts
+    from kvfw.core.compress.describe import PartFacts
 
 
 @click.command("show")
 @click.argument("name")
 def command(name: str) -> int:
     """Show a part: formula, paper, options and needs."""
-    from kvfw.core.registry import default_registry
+    from kvfw.core.registry.registry import default_registry
 
     registry = default_registry()
     found = registry.named(name)
-    from kvfw.core.describe import describe
+    from kvfw.core.compress.describe import describe
 
     click.echo("\n\n".join(_text(describe(spec, registry)) for spec in found))
     return 0

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from kvfw.core.parts import Kind
+from kvfw.core.parts.spec import Kind
 
 
 @click.command("verify")
@@ -16,8 +16,8 @@ def command(name: str, kind: str | None, as_json: bool) -> int:
 
     Prints one line per property. Exit code 0: all hold; 1: one does not; 2: there is no such part.
     """
-    from kvfw.core.registry import default_registry
-    from kvfw.verify.lookup import named
+    from kvfw.core.registry.registry import default_registry
+    from kvfw.verify.findings.lookup import named
 
     wanted, registry = None if kind is None else Kind(kind), default_registry()
     named(name, wanted, registry)  # a wrong name is answered before torch is imported

@@ -1,27 +1,35 @@
 """kvfw's own parts, announced through the same hook that plugins use. Nothing here imports torch."""
 
-from kvfw.core.hookspecs import hookimpl
-from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.hooks import hookimpl
 
 
 @hookimpl
 def kvfw_parts() -> tuple[PartSpec, ...]:
     """The built-in stage forms, scorers, selectors, mergers, spaces and methods."""
-    here, core = "kvfw.methods", "kvfw.core.stages"
+    here, core = "kvfw.methods", "kvfw.core.compress.stages"
     return (
         PartSpec(Kind.STAGE, "select", f"{core}:Select", "keep the tokens a selector chooses by a scorer's scores"),
         PartSpec(Kind.STAGE, "merge", f"{core}:Merge", "merge all that is left into few slots, in a space"),
-        PartSpec(Kind.SCORER, "snapkv", f"{here}.snapkv:SnapKV", "pooled attention from the last queries"),
-        PartSpec(Kind.SCORER, "h2o", f"{here}.h2o:H2O", "attention received over the whole prompt, per exposure"),
-        PartSpec(Kind.SCORER, "pinned", f"{here}.pinned:Pinned", "lexical rarity times attention"),
-        PartSpec(Kind.SCORER, "position", f"{here}.position:Position", "the later the token, the higher"),
-        PartSpec(Kind.SELECTOR, "topk", f"{here}.topk:TopK", "the highest scores, ties to the lowest position"),
-        PartSpec(Kind.SELECTOR, "evenly", f"{here}.evenly:Evenly", "evenly spaced ranks of the score order"),
-        PartSpec(Kind.MERGER, "ewmeans", f"{here}.ewmeans:EWMeans", "attention-weighted k-means centroids"),
-        PartSpec(Kind.SPACE, "post", f"{here}.post:Post", "keys as cached, after RoPE"),
-        PartSpec(Kind.SPACE, "pre", f"{here}.pre:Pre", "keys with RoPE undone"),
-        PartSpec(Kind.METHOD, "uniform", f"{here}.uniform:Uniform", "tokens evenly spaced over the middle"),
-        PartSpec(Kind.METHOD, "streaming", f"{here}.streaming:Streaming", "the contiguous tail of the middle"),
-        PartSpec(Kind.METHOD, "ewmeans_post", f"{here}.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"),
-        PartSpec(Kind.METHOD, "ewmeans_pre", f"{here}.ewmeans_pre:EWMeansPre", "E-Means before RoPE, re-rotated"),
+        PartSpec(Kind.SCORER, "snapkv", f"{here}.scorers.snapkv:SnapKV", "pooled attention from the last queries"),
+        PartSpec(
+            Kind.SCORER, "h2o", f"{here}.scorers.h2o:H2O", "attention received over the whole prompt, per exposure"
+        ),
+        PartSpec(Kind.SCORER, "pinned", f"{here}.scorers.pinned:Pinned", "lexical rarity times attention"),
+        PartSpec(Kind.SCORER, "position", f"{here}.scorers.position:Position", "the later the token, the higher"),
+        PartSpec(
+            Kind.SELECTOR, "topk", f"{here}.selectors.topk:TopK", "the highest scores, ties to the lowest position"
+        ),
+        PartSpec(Kind.SELECTOR, "evenly", f"{here}.selectors.evenly:Evenly", "evenly spaced ranks of the score order"),
+        PartSpec(Kind.MERGER, "ewmeans", f"{here}.mergers.ewmeans:EWMeans", "attention-weighted k-means centroids"),
+        PartSpec(Kind.SPACE, "post", f"{here}.spaces.post:Post", "keys as cached, after RoPE"),
+        PartSpec(Kind.SPACE, "pre", f"{here}.spaces.pre:Pre", "keys with RoPE undone"),
+        PartSpec(Kind.METHOD, "uniform", f"{here}.recipes.uniform:Uniform", "tokens evenly spaced over the middle"),
+        PartSpec(Kind.METHOD, "streaming", f"{here}.recipes.streaming:Streaming", "the contiguous tail of the middle"),
+        PartSpec(
+            Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
+        ),
+        PartSpec(
+            Kind.METHOD, "ewmeans_pre", f"{here}.recipes.ewmeans_pre:EWMeansPre", "E-Means before RoPE, re-rotated"
+        ),
     )

@@ -1,7 +1,7 @@
 """kvfw's own metrics, announced through the plugin hook. Nothing here imports torch."""
 
-from kvfw.core.hookspecs import hookimpl
-from kvfw.core.parts import Kind, PartSpec
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.hooks import hookimpl
 
 
 @hookimpl

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from kvfw.core.metric import Evidence, MetricPart, Missing, Value
-from kvfw.core.records import MetricInfo
+from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.contracts.records import MetricInfo
 
 
 class EmbedCosine(MetricPart):

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kvfw.core.metric import Evidence, Measured, MetricPart, Missing, Value
-from kvfw.core.records import FULL, MetricInfo, PromptKey, TrialKey, TrialRecord, vector_of
+from kvfw.core.contracts.metric import Evidence, Measured, MetricPart, Missing, Value
+from kvfw.core.contracts.records import FULL, MetricInfo, PromptKey, TrialKey, TrialRecord, vector_of
 
 ONE_TOKEN = Missing("a response of one token has no hidden state")
 

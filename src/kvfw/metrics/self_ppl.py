@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from kvfw.core.metric import Evidence, MetricPart, Value
-from kvfw.core.perplexity import perplexity
-from kvfw.core.records import MetricInfo
+from kvfw.core.contracts.metric import Evidence, MetricPart, Value
+from kvfw.core.contracts.records import MetricInfo
+from kvfw.core.ops.perplexity import perplexity
 
 
 class SelfPPL(MetricPart):

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ft2font import FT2Font
 
+from kvfw.analysis.names import visible
 from kvfw.report.looks import Look
-from kvfw.report.names import visible
 
 SINGLE_IN: Final = 3.4
 DOUBLE_IN: Final = 7.0

@@ -31,7 +31,7 @@ def report_files(report: Report, forms: Collection[Form] = DEFAULT) -> Iterator[
 
         yield "tables.md", markdown_tables(report).encode()
     if "csv" in forms:
-        from kvfw.report.tidy import comparisons_csv, metrics_csv
+        from kvfw.report.csv_files import comparisons_csv, metrics_csv
 
         yield "tables.csv", metrics_csv(report.results).encode()
         yield "comparisons.csv", comparisons_csv(report.results).encode()

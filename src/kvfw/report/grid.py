@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kvfw.core.records import MetricInfo
-from kvfw.report.compare import Comparison
-from kvfw.report.names import is_full
-from kvfw.report.results import RECALL, ResultRow, Results
-from kvfw.report.stats import Summary
+from kvfw.analysis.compare import Comparison
+from kvfw.analysis.names import is_full
+from kvfw.analysis.results import RECALL, ResultRow, Results
+from kvfw.analysis.stats import Summary
+from kvfw.core.contracts.records import MetricInfo
 from kvfw.report.texts import MISSING, amount_text, difference_unit, heading, number, p_text, signed
 
 LEADING: Final = (RECALL, "ref_ppl")

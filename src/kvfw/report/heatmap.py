@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from kvfw.core.records import RowKey, TrialRecord
+from kvfw.analysis.results import RECALL, Results, depth_text
+from kvfw.core.contracts.records import RowKey, TrialRecord
 from kvfw.report.canvas import (
     DOUBLE_IN,
     FONT_PT,
@@ -22,7 +23,6 @@ from kvfw.report.canvas import (
     width_of,
     wrapped,
 )
-from kvfw.report.results import RECALL, Results, depth_text
 from kvfw.report.texts import amount_text
 
 COLOURS: Final = LinearSegmentedColormap.from_list("recall", ["#FFFFFF", "#9CC9E6", "#0072B2", "#00304D"])
@@ -39,14 +39,14 @@ TICKS_IN: Final = 0.34
 """Below the last maps: tick labels and the name of the axis."""
 
 
-class Cell(NamedTuple):
+class HeatCell(NamedTuple):
     """One place of the grid of trials."""
 
     recall: float
     n: int
 
 
-Cells = Mapping[tuple[int, float], Cell]
+Cells = Mapping[tuple[int, float], HeatCell]
 
 
 class Layout(NamedTuple):
@@ -99,7 +99,7 @@ def _cells(records: Sequence[TrialRecord]) -> dict[RowKey, Cells]:
         if value is not None and 0 <= value <= 1:
             found[record.key.row][record.key.context, record.key.depth].append(value)
     return {
-        row: {place: Cell(fmean(values), len(values)) for place, values in places.items()}
+        row: {place: HeatCell(fmean(values), len(values)) for place, values in places.items()}
         for row, places in found.items()
     }
 

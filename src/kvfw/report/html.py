@@ -7,12 +7,12 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from pydantic import JsonValue
 
-from kvfw.core.records import RowKey
+from kvfw.analysis.names import visible
+from kvfw.analysis.samples import PromptAnswers, samples
+from kvfw.core.contracts.records import RowKey
 from kvfw.report.canvas import Drawing
 from kvfw.report.grid import Grid, comparison_grids, depth_grid, null_notes, summary_grid
 from kvfw.report.headline import headline
-from kvfw.report.names import visible
-from kvfw.report.samples import Sample, samples
 from kvfw.report.settings import flat_settings, plain_text
 from kvfw.report.source import Report
 
@@ -79,7 +79,7 @@ def _picture(drawing: Drawing) -> Picture:
     return Picture(drawing.caption, drawing.data_uri(), round(150 * float(drawing.figure.get_figwidth())))
 
 
-def _sample(sample: Sample) -> Sample:
+def _sample(sample: PromptAnswers) -> PromptAnswers:
     answers = tuple(
         each._replace(compose=visible(each.compose), amount=visible(each.amount), response=visible(each.response))
         for each in sample.answers

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from kvfw.core.records import MetricInfo
+from kvfw.analysis.results import RECALL, ResultRow, Results
+from kvfw.analysis.stats import Summary
+from kvfw.core.contracts.records import MetricInfo
 from kvfw.report.grid import Cell, Grid, comparison_grids, depth_grid, metric_cell
-from kvfw.report.results import RECALL, ResultRow, Results
 from kvfw.report.source import Report
-from kvfw.report.stats import Summary
 from kvfw.report.texts import MISSING, amount_text, break_compose, heading, number
 
 SPECIAL: Final[Mapping[str, str]] = MappingProxyType(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvfw.core.records import FULL
+from kvfw.core.contracts.records import FULL
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """``tables.md``: the tables in Markdown."""
 
+from kvfw.analysis.samples import escape
 from kvfw.report.grid import Grid, comparison_grids, depth_grid, null_notes, summary_grid
 from kvfw.report.headline import headline
-from kvfw.report.samples import escape
 from kvfw.report.source import Report
 
 

@@ -8,7 +8,10 @@ from typing import Final, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from kvfw.core.records import MetricInfo
+from kvfw.analysis.names import is_full, method_of
+from kvfw.analysis.results import RECALL, Results
+from kvfw.analysis.stats import Interval
+from kvfw.core.contracts.records import MetricInfo
 from kvfw.report.canvas import (
     DOUBLE_IN,
     GREY,
@@ -23,9 +26,6 @@ from kvfw.report.canvas import (
 )
 from kvfw.report.dodge import apart, side_by_side, spread
 from kvfw.report.looks import FILLS, Look, looks
-from kvfw.report.names import is_full, method_of
-from kvfw.report.results import RECALL, Results
-from kvfw.report.stats import Interval
 from kvfw.report.texts import amount_text, heading
 
 REF_PPL: Final = "ref_ppl"

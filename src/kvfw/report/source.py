@@ -7,10 +7,10 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from kvfw.core.records import MetricInfo, RowKey, TrialRecord
+from kvfw.analysis.names import labelled
+from kvfw.analysis.results import Results, row_order, summarise
+from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
 from kvfw.errors import RequestError
-from kvfw.report.names import labelled
-from kvfw.report.results import Results, row_order, summarise
 from kvfw.report.settings import flat_settings, setting_text
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})

@@ -4,8 +4,8 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from kvfw.core.records import MetricInfo
-from kvfw.report.compare import Comparison
+from kvfw.analysis.compare import Comparison
+from kvfw.core.contracts.records import MetricInfo
 
 MISSING: Final = "–"
 MINUS: Final = "−"

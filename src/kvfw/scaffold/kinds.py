@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kvfw.core.parts import Kind
-from kvfw.core.registry import unknown
+from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.registry import unknown
 from kvfw.errors import OptionError
 
 

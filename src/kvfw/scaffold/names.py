@@ -5,9 +5,9 @@ import re
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from kvfw.core.hookspecs import GROUP
-from kvfw.core.parts import BASELINE
-from kvfw.core.registry import Registry
+from kvfw.core.parts.spec import BASELINE
+from kvfw.core.registry.hooks import GROUP
+from kvfw.core.registry.registry import Registry
 from kvfw.errors import RequestError
 
 #: What compositions, modules and distributions all accept.

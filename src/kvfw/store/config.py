@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from kvfw.core.records import SCHEMA, Frozen
+from kvfw.core.contracts.records import SCHEMA, Frozen
 from kvfw.errors import RequestError, StoreError
 from kvfw.store.atomic import cause, to_json, write_atomic
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from kvfw.core.records import TrialRecord
+from kvfw.core.contracts.records import TrialRecord
 from kvfw.errors import RequestError, StoreError
 from kvfw.store.atomic import TEMPORARY_SUFFIX, cause, to_json, write_atomic
 from kvfw.store.config import (

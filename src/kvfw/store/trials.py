@@ -8,7 +8,7 @@ from types import TracebackType
 
 from pydantic import ValidationError
 
-from kvfw.core.records import TrialKey, TrialRecord
+from kvfw.core.contracts.records import TrialKey, TrialRecord
 from kvfw.errors import StoreError
 from kvfw.store.atomic import cause, sync_folder
 from kvfw.store.config import first_fault

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from kvfw.core.task import Tokenizer
+from kvfw.core.contracts.task import Tokenizer
 from kvfw.errors import PromptError
 
 #: Characters encoded per token wanted. English text has four to five; a slice that proves short is doubled.

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from kvfw.core.parts import Kind
-from kvfw.core.registry import Registry, default_registry
-from kvfw.verify.lookup import named
+from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.registry import Registry, default_registry
+from kvfw.verify.findings.lookup import named
 from kvfw.verify.report import VerifyReport
 from kvfw.verify.suite import verify_spec
 

@@ -4,8 +4,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from kvfw.verify.findings.verdict import Failed, NotApplicable, Passed
 from kvfw.verify.suite import Finding, PartReport
-from kvfw.verify.verdict import Failed, NotApplicable, Passed
 
 SCHEMA = 1
 

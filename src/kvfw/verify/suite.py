@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvfw.core.parts import Kind, PartSpec
-from kvfw.core.registry import Registry, unknown
-from kvfw.core.spec import build_part, part_text
+from kvfw.core.compose.composition import build_part, part_text
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import Registry, unknown
 from kvfw.errors import OptionError, SpecError
-from kvfw.verify import (
+from kvfw.verify.checks import (
     announced,
     attached,
     batching,
@@ -27,11 +27,11 @@ from kvfw.verify import (
     space,
     task,
 )
-from kvfw.verify.lookup import completed
-from kvfw.verify.property import EVERY_KIND, Property
-from kvfw.verify.subject import Subject
-from kvfw.verify.surroundings import restored
-from kvfw.verify.verdict import PASSED, Failed, NotApplicable, Verdict
+from kvfw.verify.findings.lookup import completed
+from kvfw.verify.findings.property import EVERY_KIND, Property
+from kvfw.verify.findings.subject import Subject
+from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
+from kvfw.verify.instruments.surroundings import restored
 
 LOADS = Property("loads", "the part can be imported and built", EVERY_KIND, lambda subject: PASSED)
 PROPERTIES: tuple[Property, ...] = (

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from kvfw.core.observation import Observation
 from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.state.observation import Observation
 
 
 def window_attention(obs: Observation) -> Float32[Tensor, "B Hkv N"]:

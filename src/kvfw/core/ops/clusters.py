@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from kvfw.core.ops.cluster_means import cluster_sums, weighted_means
-from kvfw.core.state import KVState
+from kvfw.core.state.state import KVState
 
 
 @dataclass(frozen=True)

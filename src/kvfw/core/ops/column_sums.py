@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from kvfw.core.state import KVState
+from kvfw.core.state.state import KVState
 
 #: Elements of the largest block of attention held at once: on a CPU 2 MiB of float32, which stay in a core's cache; on
 #: an accelerator 64 MiB, so that its work is not made of launches.

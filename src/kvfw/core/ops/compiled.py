@@ -44,7 +44,7 @@ def serves(*tensors: Tensor) -> bool:
 
 @machine_code
 def two_largest(score: Reals, best: Reals, at: Indices, second: Reals) -> None:
-    """See :func:`kvfw.core.ops.picking.two_largest`; the last three are written."""
+    """See :func:`kvfw.core.ops.kmeans.picking.two_largest`; the last three are written."""
     blocks, centres, tokens = score.shape
     top = np.empty(TOKENS, score.dtype)
     other = np.empty(TOKENS, score.dtype)
@@ -120,7 +120,7 @@ def _squared_distance(x: Reals, c: Reals) -> Any:
 
 @machine_code
 def lay_centres(centres: Reals, origin: Reals, of_cluster: Indices, row: Indices, table: Reals, longest: Reals) -> None:
-    """See :func:`kvfw.core.ops.products.lay_centres`; ``longest`` is one number, written."""
+    """See :func:`kvfw.core.ops.kmeans.products.lay_centres`; ``longest`` is one number, written."""
     most = longest[0] - longest[0]
     for cluster in range(len(centres)):
         centre = centres[cluster]
@@ -137,7 +137,7 @@ def lay_centres(centres: Reals, origin: Reals, of_cluster: Indices, row: Indices
 
 @machine_code
 def distance_to_own(x: Reals, centres: Reals, assignment: Indices, far: Reals) -> None:
-    """See :func:`kvfw.core.ops.distance.to_own`; ``far`` is written."""
+    """See :func:`kvfw.core.ops.kmeans.distance.to_own`; ``far`` is written."""
     for token in range(len(x)):
         far[token] = _squared_distance(x[token], centres[assignment[token]])
 
@@ -154,7 +154,7 @@ def decide(
     at: Indices,
     second: Reals,
 ) -> None:
-    """See :func:`kvfw.core.ops.picking.pick`; the last three are as :func:`two_largest` leaves them, and changed.
+    """See :func:`kvfw.core.ops.kmeans.picking.pick`; the last three are as :func:`two_largest` leaves them, and change.
 
     Two calls and not one: together they would not be compiled to look at several tokens at once.
     """

@@ -1,0 +1,1 @@
+"""Numbers from records: statistics, comparisons, results. Nothing here renders."""

@@ -1,0 +1,341 @@
+"""Paired comparisons of rows: the same prompts answered twice, so that the difficulty of a prompt cancels out.
+
+Recall is tested by McNemar's exact test on the discordant pairs (McNemar, "Note on the sampling error of the
+difference between correlated proportions or percentages", Psychometrika 12, 1947): of ``gained + lost`` prompts that
+only one of two rows answers, each side is as likely as the other if the rows do not differ. It takes trials as
+independent. Every other metric is tested by a bootstrap of the mean paired difference over runs, seeds drawn within
+each context (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15), perplexities as
+their logarithm, the negative log-likelihood per token.
+
+Adjustment is Holm's ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
+1979). One family is one column of the table: all rows tested on one metric against one reference. Nothing is adjusted
+across metrics or references; comparisons without a p value do not count towards the family's size.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+from scipy.stats import binomtest
+from statsmodels.stats.multitest import multipletests
+
+from kvfw.analysis import stats
+from kvfw.analysis.names import is_full, method_of
+from kvfw.analysis.stats import FEW_RUNS, Estimate
+from kvfw.core.contracts.records import Frozen, MetricInfo, PromptKey, RowKey, RunKey, TrialRecord
+
+ALPHA: Final = 0.05
+LOGARITHMIC: Final = frozenset({"ref_ppl", "self_ppl"})
+"""Metrics that are exponentials of a mean negative log-likelihood; compared as that, in nats per token."""
+FEWEST_SIGNS: Final = 6
+"""Six of six on one side are the first to reach p < .05 two-sided (2 / 2^6 = .031); five reach .0625."""
+
+Verdict = Literal["higher", "lower", "no difference shown", "cannot decide"]
+Test = Literal["mcnemar", "bootstrap"]
+
+
+class RowName(Frozen):
+    """One row of the table."""
+
+    compose: str
+    amount: str
+
+
+class Comparison(Frozen):
+    """One row against a reference row on one metric.
+
+    Attributes:
+        metric: name of the metric.
+        row, reference: what is compared with what.
+        test: ``"mcnemar"``: exact, trials taken as independent; ``"bootstrap"``: runs are drawn.
+        scale: ``"plain"``: the metric's own unit (a fraction for percentages); ``"log"``: nats per token.
+        pairs: prompts for which both rows have a value.
+        runs: different (context, seed) among them.
+        difference: mean of row minus reference over the pairs, on ``scale``.
+        ci95: 95 % bootstrap interval of the difference, runs drawn, seeds within each context; for every metric.
+        gained: pairs where only the row is a hit; None where the metric is not one of hits.
+        lost: pairs where only the reference is a hit.
+        p: two-sided.
+        p_holm: adjusted over ``family`` tests: the same metric and reference, every row that has a p.
+        verdict: ``"higher"`` or ``"lower"`` where ``p_holm`` < .05; ``"cannot decide"`` where no outcome of so few
+            discordant pairs (McNemar) or runs (bootstrap), under 6, could reach p < .05, or where there is no p.
+        few_runs: ``ci95``, and ``p`` if by bootstrap, rest on fewer than 10 runs.
+        reasons: for each of ``difference``, ``ci95``, ``p``, ``p_holm`` that is None, and for nothing else, why.
+    """
+
+    metric: str
+    row: RowName
+    reference: RowName
+    test: Test
+    scale: Literal["plain", "log"]
+    pairs: int = Field(ge=0)
+    runs: int = Field(ge=0)
+    difference: float | None
+    ci95: tuple[float, float] | None
+    gained: int | None
+    lost: int | None
+    p: float | None = Field(ge=0, le=1)
+    p_holm: float | None = Field(ge=0, le=1)
+    family: int = Field(ge=0)
+    verdict: Verdict
+    few_runs: bool
+    reasons: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _nulls_have_reasons(self) -> "Comparison":
+        nulls = {name for name in ("difference", "ci95", "p", "p_holm") if getattr(self, name) is None}
+        if nulls != self.reasons.keys():
+            raise ValueError(f"null: {sorted(nulls)}, but reasons for: {sorted(self.reasons)}")
+        return self
+
+
+class Pair(NamedTuple):
+    """Two values of one prompt."""
+
+    row: float
+    reference: float
+
+
+Pairs = Mapping[PromptKey, Pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Discordant pairs: prompts that only the row, or only the reference, answers."""
+
+    gained: int
+    lost: int
+
+    @property
+    def total(self) -> int:
+        return self.gained + self.lost
+
+
+def compare_rows(
+    rows: Sequence[RowKey],
+    records: Iterable[TrialRecord],
+    metrics: Sequence[MetricInfo],
+    references: Sequence[RowKey] | None = None,
+    *,
+    resamples: int = 9999,
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Every row against every reference on every metric, in the order reference, metric, row.
+
+    A reference stands for its composition: a row is compared with the reference at the row's own amount where
+    that was run, and with the reference as named otherwise. No row is compared with itself, no pair twice.
+
+    Args:
+        rows: of the table, in its order.
+        records: the trials of those rows.
+        metrics: those of the table.
+        references: None is the default, see :func:`default_references`.
+        resamples, seed: of the bootstrap.
+
+    Raises:
+        ValueError: a reference that is no row.
+    """
+    wanted = default_references(rows) if references is None else tuple(dict.fromkeys(references))
+    if unknown := [reference for reference in wanted if reference not in rows]:
+        raise ValueError(f"no such row: {' '.join(unknown[0])}")
+    by_row: dict[RowKey, dict[PromptKey, TrialRecord]] = defaultdict(dict)
+    for record in records:
+        by_row[record.key.row][record.key.prompt] = record
+    matches = _matches(rows, wanted)
+    return tuple(
+        comparison
+        for reference in wanted
+        for info in metrics
+        for comparison in _adjusted(
+            [
+                compare(info, row, against, _pairs(info, by_row[row], by_row[against]), resamples=resamples, seed=seed)
+                for row, against in matches[reference]
+            ]
+        )
+    )
+
+
+def default_references(rows: Sequence[RowKey]) -> tuple[RowKey, ...]:
+    """The uncompressed baseline and the first composition, as far as they are there."""
+    full = next((row for row in rows if is_full(row.compose)), None)
+    first = next((row for row in rows if not is_full(row.compose)), None)
+    return tuple(row for row in (full, first) if row is not None)
+
+
+def compare(
+    info: MetricInfo,
+    row: RowKey,
+    reference: RowKey,
+    pairs: Pairs,
+    *,
+    resamples: int = 9999,
+    seed: int = 0,
+) -> Comparison:
+    """One row against one reference on one metric, as if it were the only test (a family of one)."""
+    logarithmic = info.name in LOGARITHMIC
+    differences = _differences(pairs, logarithmic)
+    by_run = differences.value or {}
+    difference = stats.mean([value for run in sorted(by_run) for value in sorted(by_run[run])])
+    drawn = stats.cluster_bootstrap(by_run, resamples=resamples, seed=seed)
+    signs = _signs(pairs) if info.proportion else None
+    test: Test = "mcnemar" if info.proportion else "bootstrap"
+    if info.proportion:
+        p = _mcnemar(signs, len(pairs))
+        enough = signs is not None and signs.total >= FEWEST_SIGNS
+    else:
+        p = Estimate(None, drawn.reason) if drawn.value is None else Estimate(drawn.value.p_zero)
+        enough = len(by_run) >= FEWEST_SIGNS
+    nothing = differences.reason or (None if pairs else "the two rows have no prompt with a value in both")
+    reasons = {
+        "difference": difference.reason and (nothing or difference.reason),
+        "ci95": drawn.reason and (nothing or drawn.reason),
+        "p": p.reason and (nothing or p.reason),
+        "p_holm": p.reason and (nothing or p.reason),
+    }
+    return Comparison(
+        metric=info.name,
+        row=RowName(compose=row.compose, amount=row.amount),
+        reference=RowName(compose=reference.compose, amount=reference.amount),
+        test=test,
+        scale="log" if logarithmic else "plain",
+        pairs=len(pairs),
+        runs=len(by_run),
+        difference=difference.value,
+        ci95=None if drawn.value is None else drawn.value.ci95,
+        gained=None if signs is None else signs.gained,
+        lost=None if signs is None else signs.lost,
+        p=p.value,
+        p_holm=p.value,
+        family=int(p.value is not None),
+        verdict=_verdict(p.value, difference.value, enough),
+        few_runs=len(by_run) < FEW_RUNS,
+        reasons={name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Two-sided exact p of so many discordant pairs; 1 if there is none.
+
+    Raises:
+        ValueError: a negative number of pairs.
+    """
+    if min(gained, lost) < 0:
+        raise ValueError(f"{gained} and {lost} discordant pairs")
+    return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """The p values adjusted after Holm (1979), in the same order."""
+    if len(p_values) < 2:
+        # Nothing to adjust; and every call of multipletests collects garbage, a third of a second beside torch.
+        return tuple(p_values)
+    adjusted = multipletests(list(p_values), alpha=ALPHA, method="holm")[1]
+    return tuple(min(1.0, float(value)) for value in adjusted)
+
+
+def _adjusted(family: Sequence[Comparison]) -> Iterator[Comparison]:
+    """The comparisons of one family with their adjusted p and the verdict that follows from it."""
+    tested = [comparison.p for comparison in family if comparison.p is not None]
+    adjusted = iter(holm(tested))
+    for comparison in family:
+        if comparison.p is None:
+            yield comparison.model_copy(update={"family": len(tested)})
+            continue
+        p_holm = next(adjusted)
+        enough = comparison.verdict != "cannot decide"
+        update = {
+            "p_holm": p_holm,
+            "family": len(tested),
+            "verdict": _verdict(p_holm, comparison.difference, enough),
+        }
+        yield comparison.model_copy(update=update)
+
+
+def _matches(rows: Sequence[RowKey], references: Sequence[RowKey]) -> dict[RowKey, list[tuple[RowKey, RowKey]]]:
+    """For each reference the rows to compare, each with the row that stands for the reference."""
+    seen: set[frozenset[RowKey]] = set()
+    matches: dict[RowKey, list[tuple[RowKey, RowKey]]] = {reference: [] for reference in references}
+    has_full = any(is_full(reference.compose) for reference in references)
+    for reference in references:
+        for row in rows:
+            if has_full and is_full(row.compose) and not is_full(reference.compose):
+                # Compositions are compared with the baseline, not the other way round as well.
+                continue
+            against = _at_amount(reference, row.amount, rows)
+            pair = frozenset({row, against})
+            if row != against and pair not in seen:
+                seen.add(pair)
+                matches[reference].append((row, against))
+    return matches
+
+
+def _at_amount(reference: RowKey, amount: str, rows: Sequence[RowKey]) -> RowKey:
+    """The reference's composition at this amount: of the same run, else of any, else as named."""
+    same = RowKey(reference.compose, amount)
+    if same in rows:
+        return same
+    method = method_of(reference.compose)
+    found = (row for row in rows if row.amount == amount and method_of(row.compose) == method)
+    return next(found, reference)
+
+
+def _pairs(
+    info: MetricInfo, row: Mapping[PromptKey, TrialRecord], reference: Mapping[PromptKey, TrialRecord]
+) -> dict[PromptKey, Pair]:
+    pairs = {}
+    for prompt in sorted(row.keys() & reference.keys()):
+        mine, theirs = row[prompt], reference[prompt]
+        value, other = mine.metrics.get(info.name), theirs.metrics.get(info.name)
+        # The same place in the grid filled with another text is another prompt.
+        if value is not None and other is not None and mine.prompt_sha256 == theirs.prompt_sha256:
+            pairs[prompt] = Pair(value, other)
+    return pairs
+
+
+def _differences(pairs: Pairs, logarithmic: bool) -> Estimate[dict[RunKey, list[float]]]:
+    """Row minus reference by run."""
+    if logarithmic and any(value <= 0 for pair in pairs.values() for value in pair):
+        return Estimate(None, "a perplexity of 0 or less has no logarithm")
+    by_run: dict[RunKey, list[float]] = defaultdict(list)
+    for prompt, pair in sorted(pairs.items()):
+        row, reference = (math.log(value) for value in pair) if logarithmic else pair
+        difference = row - reference
+        if not math.isfinite(difference):
+            return Estimate(None, stats.TOO_LARGE)
+        by_run[RunKey(prompt.context, prompt.seed)].append(difference)
+    return Estimate(dict(by_run))
+
+
+def _signs(pairs: Pairs) -> Signs | None:
+    """Discordant pairs, or None if some value is neither hit nor miss."""
+    if any(value not in (0.0, 1.0) for pair in pairs.values() for value in pair):
+        return None
+    return Signs(
+        gained=sum(pair.row > pair.reference for pair in pairs.values()),
+        lost=sum(pair.row < pair.reference for pair in pairs.values()),
+    )
+
+
+def _mcnemar(signs: Signs | None, pairs: int) -> Estimate[float]:
+    if pairs == 0:
+        return Estimate(None, "no trial has a value")
+    if signs is None:
+        return Estimate(None, "some trials are neither hit nor miss, so McNemar's test does not apply")
+    return Estimate(mcnemar(signs.gained, signs.lost))
+
+
+def _verdict(p: float | None, difference: float | None, enough: bool) -> Verdict:
+    if p is None or not enough:
+        return "cannot decide"
+    if p >= ALPHA or not difference:
+        return "no difference shown"
+    return "higher" if difference > 0 else "lower"
+
+
+def by_reference(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Comparison]]]:
+    """Comparisons grouped by the reference's composition, in their order."""
+    return [(compose, list(group)) for compose, group in groupby(comparisons, key=lambda each: each.reference.compose)]

@@ -1,0 +1,237 @@
+"""Means, errors and intervals of trial values. Every statistic is a number or carries the reason why not.
+
+Sources: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927),
+for proportions; Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13, for percentile
+intervals; Davison and Hinkley, "Bootstrap Methods and their Application" (1997), section 3.2, for resampling
+inside strata; Efron and Tibshirani, chapter 15, for a test that inverts the interval.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+from scipy import stats
+
+from kvfw.core.contracts.records import Frozen, RunKey
+
+FEW_RUNS = 10
+"""Below this many runs a bootstrap interval is marked as resting on few runs."""
+LARGEST = 1e150
+TOO_LARGE = "the values are too large for arithmetic"
+
+Interval = tuple[float, float]
+ValuesByRun = Mapping[RunKey, Sequence[float]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate(Generic[T]):
+    """A value, or the reason why there is none: exactly one of the two is None."""
+
+    value: T | None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.reason is None):
+            raise ValueError("an estimate has either a value or a reason")
+
+
+class Summary(Frozen):
+    """One metric of one row.
+
+    Attributes:
+        mean: over all trials that have a value.
+        se: standard error over runs, see :func:`run_se`.
+        ci95: 95 % interval of the mean, by ``ci95_method``. Wilson takes trials as independent.
+        n: trials with a value.
+        runs: runs with a value, i.e. different (context, seed).
+        few_runs: a bootstrap interval from fewer than 10 runs.
+        missing: how many trials have no value, by reason.
+        reasons: for each of ``mean``, ``se``, ``ci95`` that is None, and for nothing else, why.
+    """
+
+    mean: float | None
+    se: float | None
+    ci95: tuple[float, float] | None
+    ci95_method: Literal["wilson", "bootstrap"]
+    n: int = Field(ge=0)
+    runs: int = Field(ge=0)
+    few_runs: bool
+    missing: dict[str, int] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _nulls_have_reasons(self) -> "Summary":
+        nulls = {name for name in ("mean", "se", "ci95") if getattr(self, name) is None}
+        if nulls != self.reasons.keys():
+            raise ValueError(f"null: {sorted(nulls)}, but reasons for: {sorted(self.reasons)}")
+        return self
+
+
+def mean(values: Sequence[float]) -> Estimate[float]:
+    """The arithmetic mean; it does not depend on the order of the values."""
+    if not values:
+        return Estimate(None, "no trial has a value")
+    try:
+        return _finite(statistics.fmean(values))
+    except OverflowError:
+        return Estimate(None, TOO_LARGE)
+
+
+def wilson(hits: int, n: int) -> Estimate[Interval]:
+    """95 % interval of a proportion after Wilson (1927), without continuity correction, as fractions of 1.
+
+    Trials are taken as independent; where those of one run share a text, it is too narrow.
+
+    Raises:
+        ValueError: not 0 <= hits <= n.
+    """
+    if not 0 <= hits <= n:
+        raise ValueError(f"{hits} hits of {n} trials")
+    if n == 0:
+        return Estimate(None, "no trial has a value")
+    interval = stats.binomtest(hits, n).proportion_ci(confidence_level=0.95, method="wilson")
+    return Estimate((float(interval.low), float(interval.high)))
+
+
+def run_se(values_by_run: ValuesByRun) -> Estimate[float]:
+    """Standard error over runs: sd(run means, ddof=1) / sqrt(runs). Runs without values do not count."""
+    means = [mean(values).value for _, values in _filled(values_by_run)]
+    if len(means) < 2:
+        return Estimate(None, f"a standard error needs two runs or more, there {_are(len(means))}")
+    finite = [value for value in means if value is not None]
+    if len(finite) < len(means):
+        return Estimate(None, TOO_LARGE)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _finite(float(stats.sem(finite, ddof=1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the bootstrap says of a mean.
+
+    Attributes:
+        ci95: 95 % percentile interval.
+        p_zero: two-sided p value of "the mean is 0", see :func:`cluster_bootstrap`.
+    """
+
+    ci95: Interval
+    p_zero: float
+
+
+def cluster_bootstrap(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Drawn]:
+    """Interval and test of the mean over trials; whole runs are drawn, seeds within each context.
+
+    Trials of one run share a text, so they are drawn together; contexts are fixed by design, so none is
+    drawn instead of another. The same input gives the same answer.
+
+    The p value inverts the percentile interval: of B resampled means let L be at most 0 and G at least 0; then
+    ``p = min(1, 2 (min(L, G) + 1) / (B + 1))``. Adding 1 keeps it above 0, which no finite number of samples can show.
+
+    Args:
+        values_by_run: trial values of each (context, seed).
+        resamples: number of bootstrap samples.
+        seed: of the random generator.
+    """
+    strata: dict[int, list[Sequence[float]]] = defaultdict(list)
+    for run, values in _filled(values_by_run):
+        strata[run.context].append(values)
+    if not strata:
+        return Estimate(None, "no trial has a value")
+    if single := [str(context) for context, runs in strata.items() if len(runs) < 2]:
+        return Estimate(None, f"resampling needs two seeds or more per context, one at {', '.join(single)}")
+    every = [value for runs in strata.values() for values in runs for value in values]
+    # scipy squares the means of all samples; beyond this it would warn and answer NaN.
+    if max(map(abs, every)) > LARGEST:
+        return Estimate(None, TOO_LARGE)
+    sums = [np.array([math.fsum(values) for values in runs]) for runs in strata.values()]
+    counts = [np.array([len(values) for values in runs]) for runs in strata.values()]
+
+    def pooled_mean(*drawn: npt.NDArray[np.int64], axis: int) -> npt.NDArray[np.float64]:
+        total = np.sum([s[d.astype(np.intp)].sum(axis) for s, d in zip(sums, drawn, strict=True)], axis=0)
+        count = np.sum([c[d.astype(np.intp)].sum(axis) for c, d in zip(counts, drawn, strict=True)], axis=0)
+        ratio: npt.NDArray[np.float64] = total / count
+        return ratio
+
+    drawn = stats.bootstrap(
+        tuple(np.arange(len(runs)) for runs in strata.values()),
+        pooled_mean,
+        n_resamples=resamples,
+        confidence_level=0.95,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    low, high = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+    means: npt.NDArray[np.float64] = np.asarray(drawn.bootstrap_distribution)
+    least = min(int(np.count_nonzero(means <= 0)), int(np.count_nonzero(means >= 0)))
+    # A mean lies among its values; only rounding can leave that range.
+    interval = (max(low, min(every)), min(high, max(every)))
+    return Estimate(Drawn(interval, min(1.0, 2 * (least + 1) / (means.size + 1))))
+
+
+def cluster_bootstrap_ci(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Interval]:
+    """The interval of :func:`cluster_bootstrap` alone."""
+    drawn = cluster_bootstrap(values_by_run, resamples=resamples, seed=seed)
+    return Estimate(None, drawn.reason) if drawn.value is None else Estimate(drawn.value.ci95)
+
+
+def summarise_values(
+    values_by_run: ValuesByRun,
+    *,
+    proportion: bool,
+    missing: Mapping[str, int] | None = None,
+    resamples: int = 9999,
+    seed: int = 0,
+) -> Summary:
+    """Everything reported about one metric of one row.
+
+    Args:
+        values_by_run: trial values of each (context, seed); a run may be empty.
+        proportion: values are hits (1) and misses (0); the interval is then Wilson's.
+        missing: number of trials without a value, by reason.
+        resamples, seed: of the bootstrap.
+    """
+    filled = dict(_filled(values_by_run))
+    values = [value for run in filled.values() for value in run]
+    average, error = mean(values), run_se(filled)
+    interval = _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples, seed=seed)
+    reasons = {"mean": average.reason, "se": error.reason, "ci95": interval.reason}
+    return Summary(
+        mean=average.value,
+        se=error.value,
+        ci95=interval.value,
+        ci95_method="wilson" if proportion else "bootstrap",
+        n=len(values),
+        runs=len(filled),
+        few_runs=not proportion and len(filled) < FEW_RUNS,
+        missing=dict(sorted((missing or {}).items())),
+        reasons={name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def _hit_interval(values: Sequence[float]) -> Estimate[Interval]:
+    if any(value not in (0.0, 1.0) for value in values):
+        return Estimate(None, "some trials are neither hit nor miss, so no binomial interval applies")
+    return wilson(sum(value == 1.0 for value in values), len(values))
+
+
+def _filled(values_by_run: ValuesByRun) -> list[tuple[RunKey, Sequence[float]]]:
+    """Runs that have values, and the values, both sorted: sums must not depend on the order of arrival."""
+    return [(run, sorted(values_by_run[run])) for run in sorted(values_by_run) if values_by_run[run]]
+
+
+def _finite(value: float) -> Estimate[float]:
+    if math.isfinite(value):
+        return Estimate(value)
+    return Estimate(None, TOO_LARGE)
+
+
+def _are(runs: int) -> str:
+    return "is 1" if runs == 1 else f"are {runs}"

@@ -1,0 +1,86 @@
+"""A whole evaluation of many compositions on one prompt, beside prefilling it once per composition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from kvfw.bench.clock import ratios, seconds_of
+from kvfw.core.registry.registry import Registry
+from kvfw.core.state.observation import Needs
+from kvfw.model.load.load import LoadedModel
+from kvfw.model.load.sentence import SentenceEncoder
+from kvfw.model.run.prefill import prefill
+from kvfw.runner.execute.answers import Tools
+from kvfw.runner.execute.trial import fill, run_prompt
+from kvfw.runner.plan.config import EvalConfig
+from kvfw.runner.plan.prepare import prepare
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Time of an evaluation: prefill, compression, decoding and all metrics of all rows, files left out.
+
+    Attributes:
+        compositions: how many.
+        tokens: length of the prompt.
+        new_tokens: most tokens of a response.
+        evaluation_s, prefill_s: medians over repeats; the prefill observes nothing.
+        fraction: median of evaluation / (compositions x prefill).
+    """
+
+    compositions: int
+    tokens: int
+    new_tokens: int
+    evaluation_s: float
+    prefill_s: float
+    fraction: float
+
+
+def whole(
+    loaded: LoadedModel,
+    model: str,
+    compose: Sequence[str],
+    tokens: int,
+    new_tokens: int,
+    repeats: int,
+    registry: Registry,
+) -> Whole:
+    """Evaluates the compositions on one prompt of the default task.
+
+    Decode speed is left out: it is a pass of its own, at batch 1, in the first trial of each length only.
+    """
+    config = EvalConfig.of(
+        {
+            "compose": tuple(compose),
+            "contexts": (tokens,),
+            "depths": (50.0,),
+            "model": model,
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+            "device": str(loaded.model.device),
+            "max_new_tokens": new_tokens,
+        }
+    )
+    plan = prepare(config, registry)
+    planned = replace(plan.prompts[0], timed=False)
+    tools = Tools(loaded, SentenceEncoder())
+    tools.encoder.similarity("load", "it")
+    evaluated, prefilled = [], []
+    for turn in range(repeats + 1):
+        alone = seconds_of(
+            lambda: prefill(loaded.model, planned.compressed_ids, Needs(), sinks=config.sinks, recent=config.recent),
+            loaded.model.device,
+        )
+        seconds = seconds_of(
+            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), plan.rows, tools)), loaded.model.device
+        )
+        if turn:
+            prefilled.append(alone * len(compose))
+            evaluated.append(seconds)
+    return Whole(
+        compositions=len(compose),
+        tokens=tokens,
+        new_tokens=new_tokens,
+        evaluation_s=median(evaluated),
+        prefill_s=median(prefilled) / len(compose),
+        fraction=median(ratios(evaluated, prefilled)),
+    )

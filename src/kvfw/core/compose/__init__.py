@@ -1,0 +1,1 @@
+"""From a composition's text to its parts and budgets."""

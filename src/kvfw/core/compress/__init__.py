@@ -1,0 +1,1 @@
+"""From an observation and a budget to a smaller state."""

@@ -1,0 +1,161 @@
+"""What there is to say about a part: for ``kvfw show`` and for its page in the documentation."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from kvfw.core.compose.composition import build_stage, part_class
+from kvfw.core.compress.stages import Stage
+from kvfw.core.contracts.records import MetricInfo
+from kvfw.core.parts.part import Part, default_text, part_option, value_text
+from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.registry.registry import Registry
+from kvfw.core.state.observation import Needs
+from kvfw.errors import RunError, SpecError
+
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+@dataclass(frozen=True)
+class OptionFacts:
+    """One option of a part.
+
+    Args:
+        key: its name.
+        default: canonical text of its default; ``"required"`` where there is none.
+        about: what it does; empty where nobody said.
+        rules: what it takes: bounds such as ``">= 1"``, or the words of a choice; empty for anything of its type.
+        part: kind of part it holds, or None for a plain value.
+    """
+
+    key: str
+    default: str
+    about: str
+    rules: tuple[str, ...]
+    part: Kind | None
+
+    def __str__(self) -> str:
+        about = ": ".join(text for text in (f"a {self.part}" if self.part else "", self.about) if text)
+        rules = f"  ({', '.join(self.rules)})" if self.rules else ""
+        return f"{self.key}={self.default}  {about}{rules}".rstrip()
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """Everything known about a part.
+
+    Args:
+        spec: its announcement.
+        doc: docstring of its class: formula, source, deviations. Empty for models.
+        recipe: composition text a method stands for, else None.
+        options: in declared order.
+        needs: what has to be observed for it, one phrase each; None where the question makes no sense.
+        usage: how to ask for it: composition texts, or arguments of ``kvfw eval``.
+        notes: further facts by name.
+    """
+
+    spec: PartSpec
+    doc: str = ""
+    recipe: str | None = None
+    options: tuple[OptionFacts, ...] = ()
+    needs: tuple[str, ...] | None = None
+    usage: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+def describe(spec: PartSpec, registry: Registry | None = None) -> PartFacts:
+    """Imports a part and collects what there is to say.
+
+    Raises:
+        RequestError: the part cannot be imported.
+    """
+    if spec.kind is Kind.MODEL:
+        usage = (f"--model {spec.name}",) if spec.facts.get("kind") != "encoder" else ()
+        return PartFacts(spec, usage=usage, notes=tuple(spec.facts.items()))
+    cls = part_class(spec)
+    options = tuple(_option(key, info) for key, info in cls.model_fields.items())
+    return PartFacts(
+        spec=spec,
+        doc=inspect.getdoc(cls) or "",
+        recipe=getattr(cls, "recipe", None),
+        options=options,
+        needs=_needs(spec, registry),
+        usage=_usage(spec, options),
+        notes=_notes(cls),
+    )
+
+
+def _option(key: str, info: FieldInfo) -> OptionFacts:
+    mark = part_option(info)
+    rules = [f"{sign} {getattr(m, name)}" for m in info.metadata for name, sign in _BOUNDS.items() if hasattr(m, name)]
+    if choices := _choices(info.annotation):
+        rules.append(" or ".join(choices))
+    return OptionFacts(key, default_text(info), info.description or "", tuple(rules), mark.kind if mark else None)
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """The words a ``Literal`` allows; none for any other type."""
+    return tuple(value_text(value) for value in get_args(annotation)) if get_origin(annotation) is Literal else ()
+
+
+def _usage(spec: PartSpec, options: tuple[OptionFacts, ...]) -> tuple[str, ...]:
+    """The shortest text that uses the part, and the same with every option spelt out."""
+    least = [f"{option.key}={_EXAMPLES[option.part]}" for option in options if option.default == "required"]
+    texts = [_written(spec.name, least)]
+    if options:
+        texts.append(_written(spec.name, [f"{o.key}={_spelt_out(o)}" for o in options]))
+    around = _AROUND.get(spec.kind, "{}")
+    return tuple(dict.fromkeys(around.format(text) for text in texts)) if around else ()
+
+
+#: Where a part of a kind stands in a composition or on the command line; empty: nowhere, it is always used.
+_AROUND = {
+    Kind.SELECTOR: "select(scorer=snapkv,selector={})",
+    Kind.MERGER: "merge(merger={})",
+    Kind.SPACE: "merge(merger=ewmeans,space={})",
+    Kind.TASK: '--task "{}"',
+    Kind.METRIC: "",
+}
+#: Stands for a part that an example has to name.
+_EXAMPLES = {Kind.SCORER: "snapkv", Kind.SELECTOR: "topk", Kind.MERGER: "ewmeans", Kind.SPACE: "pre", None: "1"}
+
+
+def _spelt_out(option: OptionFacts) -> str:
+    return option.default if option.default != "required" else _EXAMPLES[option.part]
+
+
+def _written(name: str, options: list[str]) -> str:
+    return f"{name}({','.join(options)})" if options else name
+
+
+def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
+    if spec.kind not in STAGE_KINDS:
+        return None
+    try:
+        needs = cast(Stage, build_stage(spec.name, registry)).needs
+    except SpecError:
+        return None  # a generic form has required options, so it needs nothing by itself
+    except RunError as error:
+        return (f"cannot be told: {error}",)
+    return needs_lines(needs)
+
+
+def needs_lines(needs: Needs) -> tuple[str, ...]:
+    """What has to be observed, one phrase each."""
+    lines = [f"the last {needs.queries} queries"] if needs.queries else []
+    for distance in sorted(needs.column_sums):
+        where = f" from at least {distance} tokens away" if distance else ""
+        lines.append(f"exact column sums of attention{where}")
+    return tuple(lines + (["lexical features of the prompt's text"] if needs.lexical else []))
+
+
+def _notes(cls: type[Part]) -> tuple[tuple[str, str], ...]:
+    """How a metric is shown and judged."""
+    info = getattr(cls, "info", None)
+    if not isinstance(info, MetricInfo):
+        return ()
+    better = {True: "higher is better", False: "lower is better", None: "neither direction is better"}
+    unit = {"": "none", "%": "%, stored as a fraction of 1"}.get(info.unit, info.unit)
+    return (("heading", info.title), ("unit", unit), ("direction", better[info.higher_is_better]))

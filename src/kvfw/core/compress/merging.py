@@ -1,0 +1,155 @@
+"""Merging slots in a space, those of several layers at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from kvfw.core.contracts.blame import blamed
+from kvfw.core.contracts.parts import Merger, Space
+from kvfw.core.state.rope import Rope, alike
+from kvfw.core.state.slots import rows, stack
+from kvfw.core.state.state import KVState
+from kvfw.errors import RunError
+
+
+@dataclass(frozen=True)
+class Merging:
+    """Slots to be merged.
+
+    Args:
+        tokens: the slots, as the cache has them.
+        weights: how much each counts.
+        budget: number of new slots.
+        merger, space: how and where to merge.
+        rope: how the keys are rotated.
+        log_mass: whether new slots get ``log mass`` as their attention bias.
+        layer: index of the layer.
+    """
+
+    tokens: KVState
+    weights: Float[Tensor, "B Hkv N"]
+    budget: Int64[Tensor, "B Hkv"]
+    merger: Merger
+    space: Space
+    rope: Rope | None
+    log_mass: bool
+    layer: int
+
+
+def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
+    """The new slots of each.
+
+    Neighbours that differ in nothing but their numbers are merged as one batch: merging is made of many small
+    operations, which cost the same for few rows and many. A merger or a space that does not promise that a row comes
+    out bit for bit the same beside others (``rows_apart``) sees one layer at a time.
+
+    Raises:
+        RunError: a merger returned another number of slots than its budget, or lost or invented tokens.
+    """
+    groups = list[list[Merging]]()
+    for merging in mergings:
+        if groups and _alike(groups[-1][0], merging):
+            groups[-1].append(merging)
+        else:
+            groups.append([merging])
+    return [state for group in groups for state in _split(_merged(group), group)]
+
+
+def _alike(first: Merging, other: Merging) -> bool:
+    """Whether the two can be rows of one batch."""
+    same = (first.merger, first.space, first.log_mass) == (other.merger, other.space, other.log_mass)
+    apart = first.merger.rows_apart and first.space.rows_apart
+    return same and apart and _form(first.tokens) == _form(other.tokens) and alike(first.rope, other.rope)
+
+
+def _form(state: KVState) -> tuple[object, ...]:
+    keys, values = state.keys, state.values
+    return keys.shape[1:], values.shape[1:], keys.dtype, values.dtype, keys.device
+
+
+def _stacked(group: list[Merging]) -> Merging:
+    if len(group) == 1:
+        return group[0]
+    return replace(
+        group[0],
+        tokens=stack([merging.tokens for merging in group]),
+        weights=torch.cat([merging.weights for merging in group]),
+        budget=torch.cat([merging.budget for merging in group]),
+    )
+
+
+def _split(merged: KVState, group: list[Merging]) -> list[KVState]:
+    sizes = [len(merging.budget) for merging in group]
+    parts = (
+        torch.split(part, sizes) for part in (merged.keys, merged.values, merged.positions, merged.mass, merged.bias)
+    )
+    return [KVState(*own) for own in zip(*parts, strict=True)]
+
+
+def _merged(group: list[Merging]) -> KVState:
+    """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
+
+    Raises:
+        RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
+    """
+    whole = _stacked(group)
+    tokens, merger, space, rope = whole.tokens, whole.merger, whole.space, whole.rope
+    layers = " and ".join(str(merging.layer) for merging in group)
+    where = f"in layer{'s' if len(group) > 1 else ''} {layers}"
+    who, whose = f"merger {type(merger).__name__}", f"space {type(space).__name__} {where}"
+    with blamed(whose):
+        inside = space.forward(replace(tokens, keys=tokens.keys.float(), values=tokens.values.float()), rope)
+    with blamed(f"{who} {where}"):
+        merged = merger.merge(inside, whole.weights, whole.budget)
+    if not isinstance(merged, KVState):
+        raise RunError(f"{who} returned {type(merged).__name__} where a KVState is expected, {where}")
+    _check_numbers(merged, whole, group, who)
+    with blamed(whose):
+        back = space.inverse(merged, rope)
+    keys, values = back.keys.to(tokens.keys.dtype), back.values.to(tokens.values.dtype)
+    source, untouched = match_untouched(inside, merged)
+    keys = torch.where(untouched[..., None], rows(tokens.keys, source), keys)
+    bias = torch.where(untouched, tokens.bias.gather(-1, source), back.bias)
+    if whole.log_mass:
+        bias = torch.where(back.valid, back.mass.log(), bias)
+    return replace(back, keys=keys, values=values, bias=bias)
+
+
+def _check_numbers(merged: KVState, whole: Merging, group: list[Merging], who: str) -> None:
+    slots, mass = merged.valid.sum(-1), merged.mass.sum(-1)
+    expected = whole.tokens.mass.sum(-1)
+    if torch.equal(slots, whole.budget) and torch.equal(mass, expected):
+        return
+    sizes = [len(merging.budget) for merging in group]
+    parts = (torch.split(part, sizes) for part in (slots, mass, expected))
+    for merging, own_slots, own_mass, own_expected in zip(group, *parts, strict=True):
+        if not torch.equal(own_slots, merging.budget):
+            raise RunError(
+                f"{who} returned {own_slots.tolist()} slots where its budget was {merging.budget.tolist()}, in layer "
+                f"{merging.layer}"
+            )
+        if not torch.equal(own_mass, own_expected):
+            raise RunError(
+                f"{who} returned slots that stand for {own_mass.tolist()} tokens where it was given "
+                f"{own_expected.tolist()}, in layer {merging.layer}; masses must add up"
+            )
+
+
+def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
+    """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are the same.
+
+    Positions ascend per head, so the candidate is found by binary search.
+    """
+    source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
+    source = source.clamp(max=before.width - 1)
+    same = after.valid & (before.mass.gather(-1, source) == after.mass)
+    same &= before.positions.gather(-1, source) == after.positions
+    # Few slots come this far, and looking at all their numbers is most of the work.
+    row, head, slot = same.nonzero(as_tuple=True)
+    at = row, head, source[row, head, slot]
+    for old, new in ((before.keys, after.keys), (before.values, after.values)):
+        same[row, head, slot] &= (old[at] == new[row, head, slot]).all(-1)
+    return source, same

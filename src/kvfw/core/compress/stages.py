@@ -1,0 +1,206 @@
+"""The two generic stage forms every method is a recipe of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from pydantic import Field, SkipValidation
+from torch import Tensor
+
+from kvfw.core.compress.merging import Merging
+from kvfw.core.contracts.blame import blamed, needs_of
+from kvfw.core.contracts.parts import Merger, Scorer, Selector, Space
+from kvfw.core.parts.part import PartOption, StageForm
+from kvfw.core.parts.spec import Kind
+from kvfw.core.state.observation import Needs, Observation
+from kvfw.core.state.rope import Rope, rotate, unrotate
+from kvfw.core.state.slots import chosen_slots, empty_like, take
+from kvfw.core.state.state import KVState
+from kvfw.errors import RunError
+
+ScoreOf = Callable[[Scorer], Float[Tensor, "B Hkv N"]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage did.
+
+    Args:
+        kept: slots of the prompt to keep exactly.
+        merged: new slots; or slots yet to be merged into new ones, which is then done for several layers at once; or
+            None.
+    """
+
+    kept: Bool[Tensor, "B Hkv N"]
+    merged: KVState | Merging | None = None
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A stage form, as the compressor sees it."""
+
+    consumes_rest: ClassVar[bool]
+
+    @property
+    def moves_positions(self) -> bool:
+        """Whether kept tokens end up rotated to other positions than in the prompt."""
+        ...
+
+    @property
+    def needs(self) -> Needs:
+        """What its scorer must be shown."""
+        ...
+
+    def run(
+        self,
+        obs: Observation,
+        score_of: ScoreOf,
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Outcome:
+        """Turns the eligible slots into exactly ``budget`` per head (less than are eligible in every head, or 0)."""
+        ...
+
+    def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
+        """A last change to the compressed cache, after all stages ran.
+
+        ``active``: heads in which the stage has slots; the others must stay as they are.
+        """
+        ...
+
+
+class Select(StageForm):
+    """Keeps the tokens a selector chooses by a scorer's scores: ``select(scorer=...,selector=topk)``.
+
+    With ``positions=cache`` the finished cache is rotated as if its slots were consecutive tokens that end where the
+    prompt ends: of N slots after L tokens, slot i moves to position ``L - N + i``.
+    """
+
+    scorer: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER), Field(description="ranks the tokens")]
+    selector: Annotated[
+        Selector, SkipValidation, PartOption(Kind.SELECTOR, "topk"), Field(description="chooses by rank")
+    ]
+    positions: Literal["original", "cache"] = Field("original", description="rotate keys by prompt or cache position")
+
+    @property
+    def moves_positions(self) -> bool:
+        """See :class:`Stage`."""
+        return self.positions == "cache"
+
+    @property
+    def needs(self) -> Needs:
+        """What the scorer needs."""
+        return needs_of(self.scorer)
+
+    def run(
+        self,
+        obs: Observation,
+        score_of: ScoreOf,
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Outcome:
+        """See :class:`Stage`."""
+        scores, who = score_of(self.scorer), f"selector {type(self.selector).__name__}"
+        with blamed(f"{who} in layer {obs.layer}"):
+            kept = self.selector.select(scores, budget, eligible)
+        check_kept(kept, eligible, budget, who)
+        return Outcome(kept=kept)
+
+    def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
+        """See :class:`Stage`."""
+        return closed_up(state, rope, active) if self.positions == "cache" and rope is not None else state
+
+
+class Merge(StageForm):
+    """Merges all that is left: ``merge(merger=...,space=post,weight=snapkv,bias=none)``.
+
+    Slots that come out of the merger as they went in keep their stored key, value and position bit for bit, so a
+    cluster of one token costs no precision. With ``bias=log`` every slot's attention logit gets ``log mass``: merging
+    slots equal in key and value is then exact.
+    """
+
+    consumes_rest: ClassVar[bool] = True
+
+    merger: Annotated[Merger, SkipValidation, PartOption(Kind.MERGER), Field(description="turns many slots into few")]
+    space: Annotated[Space, SkipValidation, PartOption(Kind.SPACE, "post"), Field(description="where keys are merged")]
+    weight: Annotated[
+        Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv"), Field(description="its scores weight the merger")
+    ]
+    bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
+
+    @property
+    def moves_positions(self) -> bool:
+        """See :class:`Stage`."""
+        return False
+
+    @property
+    def needs(self) -> Needs:
+        """What the weighting scorer needs."""
+        return needs_of(self.weight)
+
+    def run(
+        self,
+        obs: Observation,
+        score_of: ScoreOf,
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Outcome:
+        """See :class:`Stage`."""
+        kept = torch.zeros_like(eligible)
+        tokens = take(obs.state, eligible)
+        if tokens.width == 0:
+            return Outcome(kept=kept, merged=empty_like(obs.state))
+        weights = take_scores(score_of(self.weight), eligible, tokens.width).masked_fill(~tokens.valid, 0.0)
+        if bool(((weights < 0) | ~weights.isfinite()).any()):
+            raise RunError(
+                f"scorer {type(self.weight).__name__} gave a negative or infinite score in layer {obs.layer}; "
+                "where scores weight a merge they must be finite and 0 or more"
+            )
+        merging = Merging(tokens, weights, budget, self.merger, self.space, obs.rope, self.bias == "log", obs.layer)
+        return Outcome(kept=kept, merged=merging)
+
+    def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
+        """See :class:`Stage`."""
+        return state
+
+
+def check_kept(kept: object, eligible: Bool[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], who: str) -> None:
+    """Refuses a selection that is no mask of the slots, goes outside what is eligible, or misses the budget.
+
+    Raises:
+        RunError: naming ``who``.
+    """
+    if not isinstance(kept, Tensor):
+        raise RunError(f"{who} returned {type(kept).__name__} where a mask of the slots to keep is expected")
+    if kept.shape != eligible.shape or kept.dtype != torch.bool:
+        raise RunError(
+            f"{who} returned {kept.dtype} of shape {tuple(kept.shape)}; a bool mask of shape "
+            f"{tuple(eligible.shape)} is expected"
+        )
+    if bool((kept & ~eligible).any()):
+        raise RunError(f"{who} kept tokens that are protected or already taken")
+    counts = kept.sum(-1)
+    if not torch.equal(counts, budget):
+        raise RunError(f"{who} kept {counts.tolist()} tokens where {budget.tolist()} were asked for")
+
+
+def take_scores(
+    scores: Float[Tensor, "B Hkv N"], chosen: Bool[Tensor, "B Hkv N"], width: int
+) -> Float[Tensor, "B Hkv K"]:
+    """Scores of the chosen slots, laid out as :func:`kvfw.core.state.slots.take` lays out the slots."""
+    return scores.gather(-1, chosen_slots(chosen, width))
+
+
+def closed_up(state: KVState, rope: Rope, active: Bool[Tensor, "B Hkv"]) -> KVState:
+    """The slots of active heads re-rotated to consecutive positions that end at the last one.
+
+    Slots that stay put keep their bits.
+    """
+    last = state.positions.max(dim=-1, keepdim=True).values
+    steps = torch.arange(1 - state.width, 1, device=last.device, dtype=last.dtype)
+    positions = torch.where(state.valid & active[..., None], last + steps, state.positions)
+    moved = (positions != state.positions)[..., None]
+    turned = rotate(unrotate(state.keys, state.positions, rope), positions, rope).to(state.keys.dtype)
+    return replace(state, keys=torch.where(moved, turned, state.keys), positions=positions)

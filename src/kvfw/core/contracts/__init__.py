@@ -1,0 +1,1 @@
+"""What parts, tasks, metrics and records promise each other."""

@@ -1,0 +1,42 @@
+"""Whose fault it is when a part raises."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.state.observation import Needs
+from kvfw.errors import KvfwError, RunError
+
+
+@contextmanager
+def blamed(who: str) -> Iterator[None]:
+    """Whatever a part raises in the block, also where it exits, becomes one error that names it and the line.
+
+    Raises:
+        RunError: with the exception's type and message; the exception itself is its cause.
+    """
+    try:
+        yield
+    except KvfwError:
+        raise
+    except (Exception, SystemExit) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split()) or "no message"
+        place = f"{Path(frame.filename).name}, line {frame.lineno}"
+        raise RunError(f"{who} failed: {type(error).__name__}: {message} ({place})") from error
+
+
+def needs_of(scorer: Scorer) -> Needs:
+    """What a scorer asks for.
+
+    Raises:
+        RunError: it fails, or answers something else.
+    """
+    who = f"scorer {type(scorer).__name__}"
+    with blamed(f"`needs` of {who}"):
+        needs: object = scorer.needs
+    if not isinstance(needs, Needs):
+        raise RunError(f"`needs` of {who} is {type(needs).__name__} where Needs is expected")
+    return needs

@@ -1,0 +1,143 @@
+"""Metrics: what one may look at, and what it answers. No torch at import."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
+from kvfw.core.contracts.task import Prompt
+from kvfw.core.parts.part import Part
+
+if TYPE_CHECKING:
+    from kvfw.core.state.state import KVState
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A value that could not be measured.
+
+    Args:
+        reason: why, in a few words; shown under tables.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value together with the vector it was computed from, which is stored for derived metrics.
+
+    Args:
+        value: the trial's value.
+        vector: kept in the record under the metric's name, as float32.
+    """
+
+    value: float
+    vector: tuple[float, ...]
+
+
+Value = float | Missing | Measured
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a model wrote.
+
+    Args:
+        tokens: ids, the end token included where one was reached.
+        text: decoded, special tokens left out.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+class Engine(Protocol):
+    """Runs models for metrics, over a fresh copy of one trial's cache, only when asked and once per question."""
+
+    def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """Negative log-likelihoods (nats) of a continuation's tokens, teacher-forced over the cache.
+
+        Tokens 2...T in question-aware runs: token 1 comes from the prompt's uncompressed logits. All of them in
+        question-agnostic runs. Empty where there is none.
+        """
+        ...
+
+    def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """Mean over the inputs y1...y(T-1) of the hidden states after the final norm; empty for one token."""
+        ...
+
+    def similarity(self, text: str, other: str) -> "float | Missing":
+        """Cosine of the sentence embeddings of two texts."""
+        ...
+
+    def tokens_per_second(self) -> float:
+        """Decode speed at batch 1: 16 steps after 2 warm-up steps."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a metric may look at for one trial.
+
+    Args:
+        prompt: the prompt.
+        response: what the model wrote over the compressed cache.
+        reference: what it wrote over the full cache.
+        recalled: whether the task calls the response right.
+        states: the compressed slots by layer, before decoding; sliding-window layers are left out.
+        positions_kept: whether exact slots still stand at their tokens' positions in the prompt.
+        kv_bytes: bytes of keys and values of the prompt's cache, all layers.
+        overhead_bytes: bytes of positions, masses and biases.
+        timed: whether speed is measured in this trial.
+        engine: works over the compressed cache.
+        reference_engine: works over the full cache.
+    """
+
+    prompt: Prompt
+    response: Response
+    reference: Response
+    recalled: bool
+    states: "Mapping[int, KVState]"
+    positions_kept: bool
+    kv_bytes: int
+    overhead_bytes: int
+    timed: bool
+    engine: Engine
+    reference_engine: Engine
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """Measures one number per trial."""
+
+    info: ClassVar[MetricInfo]
+
+    def measure(self, evidence: Evidence) -> Value:
+        """The value, or why there is none."""
+        ...
+
+
+class MetricPart(Part):
+    """Base of metrics: subclasses set ``info`` and write ``measure``."""
+
+    if TYPE_CHECKING:  # only so can a type checker tell who forgot it; a run leaves such a metric out by name
+
+        @property
+        @abstractmethod
+        def info(self) -> MetricInfo:
+            """How the metric is named, shown and judged: a class variable of every metric."""
+    else:
+        info: ClassVar[MetricInfo]
+
+
+@runtime_checkable
+class DerivedMetric(Protocol):
+    """A metric whose values need the whole run: computed from the records, never stored in them."""
+
+    info: ClassVar[MetricInfo]
+
+    def derive(self, records: Sequence[TrialRecord]) -> Mapping[TrialKey, float | Missing]:
+        """The value of every trial, or why there is none."""
+        ...

@@ -1,0 +1,85 @@
+"""The contracts of parts. Any object with these methods is one; inheriting from :class:`kvfw.Part` gives options."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from kvfw.core.state.observation import Needs, Observation
+from kvfw.core.state.rope import Rope
+from kvfw.core.state.state import KVState
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Gives every slot of a layer a score per KV head; higher means keep."""
+
+    @property
+    def needs(self) -> Needs:
+        """What must be observed for :meth:`score`."""
+        ...
+
+    def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
+        """Scores of all slots; those of protected and empty slots are ignored. No NaN."""
+        ...
+
+
+@runtime_checkable
+class Selector(Protocol):
+    """Turns scores and a budget into the tokens to keep exactly."""
+
+    def select(
+        self,
+        scores: Float[Tensor, "B Hkv N"],
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+    ) -> Bool[Tensor, "B Hkv N"]:
+        """Exactly ``budget`` eligible slots of every head (never asked for more than are eligible)."""
+        ...
+
+
+@runtime_checkable
+class Merger(Protocol):
+    """Turns many slots into few."""
+
+    rows_apart: ClassVar[bool]
+    """See :class:`kvfw.core.parts.part.Part`."""
+
+    def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
+        """At most N slots into exactly ``budget`` per head, ordered by position, masses added up.
+
+        ``budget`` is less than the number of valid slots of a head, or 0 where the head has none. ``state`` has
+        keys and values in float32; ``weights`` are not negative, 0 for empty slots.
+        """
+        ...
+
+
+@runtime_checkable
+class Space(Protocol):
+    """A transform of keys, and back, in which merging happens."""
+
+    rows_apart: ClassVar[bool]
+    """See :class:`kvfw.core.parts.part.Part`."""
+
+    def forward(self, state: KVState, rope: Rope | None) -> KVState:
+        """The state with its keys in this space. Positions, values, masses and biases stay."""
+        ...
+
+    def inverse(self, state: KVState, rope: Rope | None) -> KVState:
+        """The state with its keys as the model caches them, at the state's positions."""
+        ...
+
+
+@runtime_checkable
+class Allocator(Protocol):
+    """Divides a total budget over layers and heads."""
+
+    def allocate(self, total: Int64[Tensor, " B"], kv_heads: Sequence[int]) -> Sequence[Int64[Tensor, "B Hkv"]]:
+        """Slots for the middle of every row, per compressed layer and KV head.
+
+        Args:
+            total: slots of each row over all layers and heads, ``middle slots x sum(kv_heads)``.
+            kv_heads: number of KV heads of each compressed layer, in order.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""What a part is, and the light record that announces one."""

@@ -1,0 +1,81 @@
+"""Options of parts: frozen pydantic fields, some of which hold another part."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+
+from kvfw.core.parts.spec import Kind
+
+
+class Part(BaseModel):
+    """Base of every part. Fields are the options; instances are immutable and hashable.
+
+    Subclasses hold formulas and options, never state: one instance may serve many models at once.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True, allow_inf_nan=False
+    )
+
+    rows_apart: ClassVar[bool] = False
+    """Of a merger or a space: whether a row comes out bit for bit the same whatever rows are beside it. One that
+    promises it is given the rows of several layers at once, which takes less time."""
+
+
+@dataclass(frozen=True)
+class PartOption:
+    """Marks an option that holds a part: ``Annotated[Scorer, SkipValidation, PartOption(...)]``.
+
+    Args:
+        kind: kind of the part.
+        default: composition text of the part used when the option is left out; None makes it required.
+    """
+
+    kind: Kind
+    default: str | None = None
+
+
+class StageForm(Part):
+    """Base of the generic stage forms. A stage that consumes all that is left can only come last."""
+
+    consumes_rest: ClassVar[bool] = False
+
+
+class Method(Part):
+    """A named recipe of a stage. ``recipe`` is composition text in which ``$option`` stands for an option.
+
+    A method is data: the registry substitutes the options and builds the stage the text describes.
+    """
+
+    recipe: ClassVar[str]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if not isinstance(getattr(cls, "recipe", None), str):
+            raise TypeError(f"method {cls.__name__} needs a class variable `recipe` with the stage it stands for")
+
+
+def part_option(info: FieldInfo) -> PartOption | None:
+    """The :class:`PartOption` mark of a field, or None for a plain value."""
+    return next((mark for mark in info.metadata if isinstance(mark, PartOption)), None)
+
+
+def default_text(info: FieldInfo) -> str:
+    """Canonical text of a field's default; ``"required"`` where there is none."""
+    mark = part_option(info)
+    if mark is not None:
+        return mark.default if mark.default is not None else "required"
+    return "required" if info.is_required() else value_text(info.default)
+
+
+def value_text(value: object) -> str:
+    """Canonical composition text of a plain option value."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # 10 and 10.0 are one value of a float option, however its default is written.
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)

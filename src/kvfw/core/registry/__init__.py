@@ -1,0 +1,1 @@
+"""Names to parts, filled through pluggy hooks."""

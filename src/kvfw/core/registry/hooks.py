@@ -1,0 +1,22 @@
+"""The hooks of kvfw. A plugin implements one or more; kvfw's own parts come through the same hooks."""
+
+from collections.abc import Iterable
+
+import pluggy
+
+from kvfw.core.parts.spec import PartSpec
+
+#: Name of the entry-point group and of the pluggy project.
+GROUP = "kvfw"
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+class KvfwHooks:
+    """Hook specifications."""
+
+    @hookspec
+    def kvfw_parts(self) -> Iterable[PartSpec]:
+        """Returns the parts a plugin brings, of any kind, without importing what is behind their names."""
+        raise AssertionError("specification only")

@@ -1,0 +1,197 @@
+"""Names to parts. Filled through pluggy hooks; nothing behind a name is imported before the name is used."""
+
+import difflib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.registry.hooks import GROUP
+from kvfw.core.registry.plugins import VARIABLE, Plugin, load_plugins, own_plugin
+from kvfw.errors import RequestError, UnknownNameError
+
+Key = tuple[str, str]
+_log = logging.getLogger(__name__)
+
+
+def namespace(kind: Kind) -> str:
+    """The namespace a kind's names live in: names of stages, methods and scorers must not collide."""
+    return "stage" if kind in STAGE_KINDS else kind.value
+
+
+@dataclass(frozen=True)
+class Registry:
+    """An immutable table of parts.
+
+    Args:
+        specs: parts by (namespace, name).
+        contested: parts of several plugins that claim one name; the name stands for none of them.
+        plugins: where the parts come from, kvfw itself first; empty for a table made by hand.
+        notes: what is wrong with the choice of plugins, one line each.
+    """
+
+    specs: Mapping[Key, PartSpec]
+    contested: Mapping[Key, tuple[PartSpec, ...]] = field(default_factory=dict)
+    plugins: tuple[Plugin, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All that is wrong with plugins, one line each, by name."""
+        return (*self.notes, *(f"{plugin}: {problem}" for plugin in self.plugins for problem in plugin.problems))
+
+    def of_kind(self, kind: Kind) -> tuple[PartSpec, ...]:
+        """All parts of a kind, in order of registration."""
+        return tuple(spec for spec in self.specs.values() if spec.kind is kind)
+
+    def get(self, kind: Kind, name: str) -> PartSpec:
+        """The part of that kind and name.
+
+        Raises:
+            UnknownNameError: nothing is registered under it, with the closest names and the list; or two plugins claim
+                it, with both.
+        """
+        self._refuse_contested((namespace(kind), name))
+        spec = self.specs.get((namespace(kind), name))
+        if spec is None or spec.kind is not kind:
+            raise UnknownNameError(unknown(kind.value, name, [spec.name for spec in self.of_kind(kind)]))
+        return spec
+
+    def stage(self, name: str) -> PartSpec:
+        """The part that answers to a stage name: a generic form, a method or a scorer.
+
+        Raises:
+            UnknownNameError: as in :meth:`get`.
+        """
+        self._refuse_contested(("stage", name))
+        spec = self.specs.get(("stage", name))
+        if spec is None:
+            raise UnknownNameError(unknown("method", name, [n for space, n in self.specs if space == "stage"]))
+        return spec
+
+    def claimed(self, kind: Kind, name: str) -> bool:
+        """Whether :meth:`get` has anything to say about the name but that it is unknown."""
+        key = (namespace(kind), name)
+        return key in self.contested or (key in self.specs and self.specs[key].kind is kind)
+
+    def named(self, name: str) -> tuple[PartSpec, ...]:
+        """All parts of that name, of whatever kind.
+
+        Raises:
+            UnknownNameError: as in :meth:`get`.
+        """
+        for key in self.contested:
+            if key[1] == name:
+                self._refuse_contested(key)
+        found = tuple(spec for spec in self.specs.values() if spec.name == name)
+        if not found:
+            raise UnknownNameError(unknown("part", name, {spec.name for spec in self.specs.values()}))
+        return found
+
+    def _refuse_contested(self, key: Key) -> None:
+        if key in self.contested:
+            claims = " and ".join(self._claim(spec) for spec in self.contested[key])
+            raise UnknownNameError(
+                f"the name {key[1]!r} is claimed by {claims}, so it stands for none of them. Uninstall all but one, or "
+                f"name the plugins to load in {VARIABLE}"
+            )
+
+    def _claim(self, spec: PartSpec) -> str:
+        origin = next((plugin.origin for plugin in self.plugins if plugin.name == spec.provider), "")
+        return f"{spec.kind} of plugin {spec.provider!r}" + (f" ({origin})" if origin else "")
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Message for a name that does not exist: the closest ones, then all."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    return f"unknown {what} {name!r}.{hint} Known: {', '.join(names) or 'none'}"
+
+
+def register(specs: Iterable[PartSpec]) -> Registry:
+    """Builds a registry.
+
+    Raises:
+        RequestError: two parts claim one name in one namespace.
+    """
+    table: dict[Key, PartSpec] = {}
+    for spec in specs:
+        key = _key(spec)
+        if key in table:
+            other = table[key]
+            raise RequestError(
+                f"two parts claim the name {spec.name!r}: {other.kind} of {other.provider} and {spec.kind} of "
+                f"{spec.provider}. Rename one, or uninstall the plugin you do not need"
+            )
+        table[key] = spec
+    return Registry(table)
+
+
+def collect(plugins: Iterable[EntryPoint] | None = None, environ: Mapping[str, str] = os.environ) -> Registry:
+    """Asks kvfw's own plugins and every installed one (entry-point group ``kvfw``) for their parts.
+
+    Never fails because of a plugin: what is wrong with one is written down in the registry, everything else works. A
+    built-in part keeps its name; a name that several plugins claim stands for none of them.
+
+    Args:
+        plugins: entry points to ask in place of the installed ones.
+        environ: where ``KVFW_PLUGINS`` is read from: names of the plugins to load, separated by commas; empty for
+            none. Unset, all are loaded.
+    """
+    own = own_plugin()
+    entries = entry_points(group=GROUP) if plugins is None else plugins
+    found, notes = load_plugins(own, entries, environ)
+    table = dict(register(own.specs).specs)
+    checked = [_without_taken(plugin, table) for plugin in found]
+    claims: dict[Key, list[PartSpec]] = {}
+    for spec in (spec for plugin in checked for spec in plugin.specs):
+        claims.setdefault(_key(spec), []).append(spec)
+    contested = {key: tuple(specs) for key, specs in claims.items() if len(specs) > 1}
+    table.update({key: specs[0] for key, specs in claims.items() if len(specs) == 1})
+    return Registry(table, contested, (own, *(_with_contests(plugin, contested) for plugin in checked)), notes)
+
+
+@cache
+def default_registry() -> Registry:
+    """The registry of this installation, collected once per process; what is wrong with plugins is logged then.
+
+    Without a logging configuration Python prints that to standard error, on the command line and in programs alike.
+    """
+    registry = collect()
+    for problem in registry.problems:
+        _log.warning("warning: %s", problem)
+    return registry
+
+
+def _key(spec: PartSpec) -> Key:
+    return namespace(spec.kind), spec.name
+
+
+def _without_taken(plugin: Plugin, table: Mapping[Key, PartSpec]) -> Plugin:
+    """The plugin without parts whose names are built in or that it announced before."""
+    kept: dict[Key, PartSpec] = {}
+    problems = []
+    for spec in plugin.specs:
+        taken = table.get(_key(spec)) or kept.get(_key(spec))
+        if taken is None:
+            kept[_key(spec)] = spec
+        else:
+            whose = "kvfw's own" if _key(spec) in table else "also its own"
+            problems.append(f"{spec.kind} {spec.name!r} is left out: the {taken.kind} {taken.name!r} is {whose}")
+    return replace(plugin, specs=tuple(kept.values()), problems=(*plugin.problems, *problems))
+
+
+def _with_contests(plugin: Plugin, contested: Mapping[Key, tuple[PartSpec, ...]]) -> Plugin:
+    """The plugin with a problem for every name that another one claims, too."""
+    problems = []
+    for spec in plugin.specs:
+        others = [repr(other.provider) for other in contested.get(_key(spec), ()) if other.provider != plugin.name]
+        if others:
+            problems.append(
+                f"{spec.kind} {spec.name!r} cannot be used: plugin {' and '.join(others)} claims the name, too"
+            )
+    return replace(plugin, problems=(*plugin.problems, *problems))

@@ -1,0 +1,1 @@
+"""What compression looks at and returns: slots, rotations, observations."""

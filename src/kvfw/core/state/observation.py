@@ -1,0 +1,133 @@
+"""What a scorer may look at, and what it must ask for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float, Float32
+from torch import Tensor
+
+from kvfw.core.state.rope import Rope
+from kvfw.core.state.state import KVState
+from kvfw.errors import RunError
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What has to be observed for a scorer. Nothing is captured that no stage needs.
+
+    Args:
+        queries: how many of the last queries, 0 for none.
+        column_sums: for every ``n`` in it, the attention each key received from all queries at least ``n`` positions
+            later, summed over the queries.
+        lexical: per-token lexical features of the prompt's text.
+    """
+
+    queries: int = 0
+    column_sums: frozenset[int] = frozenset()
+    lexical: bool = False
+
+    def __or__(self, other: "Needs") -> "Needs":
+        """Needs that cover both."""
+        return Needs(
+            queries=max(self.queries, other.queries),
+            column_sums=self.column_sums | other.column_sums,
+            lexical=self.lexical or other.lexical,
+        )
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that a scorer may look at for one layer at one compression event.
+
+    Args:
+        state: the whole prompt's cache of this layer.
+        protected: sinks, recent tokens and padding; they are kept (padding: dropped) whatever their score.
+        scale: what the model multiplies query-key products by.
+        softcap: ``c`` where the model caps the scaled products to ``c tanh(x / c)``, before any bias.
+        sink_logits: logit of each query head's own attention sink, which takes part in the softmax and has no value,
+            where the model has them.
+        layer: index of the layer in the model.
+        rope: how this layer's keys are rotated; None where the model rotates nothing.
+        queries: the last ``w`` rotated queries, where asked for; w is at most the prompt's length.
+        query_positions: their positions; -1 for padding.
+        column_sums: for every distance asked for, exact sums over all queries of the attention each slot received,
+            mean over the query heads of each KV head.
+        lexical: 1 for tokens whose text looks rare (see :mod:`kvfw.core.state.lexical`), else 0, where asked for.
+        output_projection: weight of the layer's output projection, where the model has one.
+    """
+
+    state: KVState
+    protected: Bool[Tensor, "B Hkv N"]
+    scale: float
+    layer: int
+    rope: Rope | None = None
+    queries: Float[Tensor, "B H w Dk"] | None = None
+    query_positions: Float32[Tensor, "B w"] | None = None
+    column_sums: Mapping[int, Float32[Tensor, "B Hkv N"]] = field(default_factory=dict)
+    lexical: Float32[Tensor, "B N"] | None = None
+    output_projection: Float[Tensor, "out in"] | None = None
+    softcap: float | None = None
+    sink_logits: Float[Tensor, " H"] | None = None
+
+    def narrowed(self, needs: Needs) -> "Observation":
+        """The same observation without anything that was not asked for.
+
+        What a part sees then never depends on what its neighbours asked for.
+        """
+        queries, positions = self.queries, self.query_positions
+        if needs.queries == 0 or queries is None or positions is None:
+            queries = positions = None
+        else:
+            # Contiguous, so that the arithmetic is bit for bit that of a capture of exactly this many queries.
+            queries = queries[:, :, -needs.queries :].contiguous()
+            positions = positions[:, -needs.queries :].contiguous()
+        return replace(
+            self,
+            queries=queries,
+            query_positions=positions,
+            column_sums={n: sums for n, sums in self.column_sums.items() if n in needs.column_sums},
+            lexical=self.lexical if needs.lexical else None,
+        )
+
+    def window(self) -> tuple[Float[Tensor, "B H w Dk"], Float32[Tensor, "B w"]]:
+        """The last queries and their positions.
+
+        Raises:
+            RunError: they were not asked for in the part's needs.
+        """
+        if self.queries is None or self.query_positions is None:
+            raise RunError("a scorer looked at the last queries without declaring Needs(queries=...)")
+        return self.queries, self.query_positions
+
+    def received(self, local: int) -> Float32[Tensor, "B Hkv N"]:
+        """Attention each slot received from queries at least ``local`` positions later.
+
+        Raises:
+            RunError: it was not asked for in the part's needs.
+        """
+        if local not in self.column_sums:
+            raise RunError(f"a scorer looked at column sums without declaring Needs(column_sums={{{local}}})")
+        return self.column_sums[local]
+
+    def rarity(self) -> Float32[Tensor, "B N"]:
+        """Lexical rarity of every token.
+
+        Raises:
+            RunError: it was not asked for in the part's needs.
+        """
+        if self.lexical is None:
+            raise RunError("a scorer looked at lexical features without declaring Needs(lexical=True)")
+        return self.lexical
+
+    @property
+    def middle(self) -> Bool[Tensor, "B Hkv N"]:
+        """Slots that compression may drop or merge."""
+        return self.state.valid & ~self.protected
+
+
+def protect(valid: Bool[Tensor, "B Hkv N"], sinks: int, recent: int) -> Bool[Tensor, "B Hkv N"]:
+    """The first ``sinks`` and last ``recent`` real slots of every row and head, and everything that is not real."""
+    rank = valid.to(torch.int64).cumsum(-1)
+    count = rank[..., -1:]
+    return ~valid | (rank <= sinks) | (rank > count - recent)

@@ -1,0 +1,144 @@
+"""Taking slots out of a state and putting states together, all heads at once, ragged heads padded on the left."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvfw.core.state.state import KVState
+
+
+def take(state: KVState, chosen: Bool[Tensor, "B Hkv N"]) -> KVState:
+    """The chosen slots of every head, in their order, as new tensors.
+
+    The result is as wide as the head with the most chosen slots; other heads get empty slots on the left.
+    """
+    counts = chosen.sum(-1, keepdim=True)
+    width = int(counts.max()) if counts.numel() else 0
+    index = chosen_slots(chosen, width)
+    real = torch.arange(width, device=chosen.device) >= width - counts
+    return _blanked(gather(state, index), real)
+
+
+def chosen_slots(chosen: Bool[Tensor, "B Hkv N"], width: int) -> Int64[Tensor, "B Hkv K"]:
+    """The last ``width`` slots of every head once the chosen ones stand on the right, in their order.
+
+    With ``width`` the most chosen slots of any head, a head with fewer has slots that are not chosen on the left.
+    """
+    if bool((chosen.sum(-1) == width).all()):
+        # Nothing to sort.
+        return chosen.nonzero()[:, 2].view(*chosen.shape[:2], width)
+    # A stable sort moves the chosen to the right and keeps their order.
+    return chosen.to(torch.uint8).argsort(dim=-1, stable=True)[..., chosen.shape[-1] - width :]
+
+
+def gather(state: KVState, index: Int64[Tensor, "B Hkv K"]) -> KVState:
+    """Slots ``index`` of every head, as new tensors."""
+    return KVState(
+        keys=rows(state.keys, index),
+        values=rows(state.values, index),
+        positions=state.positions.gather(2, index),
+        mass=state.mass.gather(2, index),
+        bias=state.bias.gather(2, index),
+    )
+
+
+def rows(x: Float[Tensor, "B Hkv N D"], index: Int64[Tensor, "B Hkv K"]) -> Float[Tensor, "B Hkv K D"]:
+    """Rows ``index`` of every head, from 0 on, as a new tensor; an index outside is not noticed.
+
+    Whole rows of a table are copied, several times faster than ``torch.gather`` looks up every number. A tensor that is
+    laid out neither head by head nor token by token is copied as a whole first.
+    """
+    batch, heads, width, dim = x.shape
+    row = torch.arange(batch, device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None]
+    if x.transpose(1, 2).is_contiguous():
+        # As models write their caches: token by token, so that the heads lie side by side.
+        table, at = x.transpose(1, 2).flatten(0, 2), (row * width + index) * heads + head
+    else:
+        table, at = x.flatten(0, 2), (row * heads + head) * width + index
+    return table.index_select(0, at.flatten()).view(*index.shape, dim)
+
+
+def join(first: KVState, second: KVState) -> KVState:
+    """All valid slots of both, ordered by position per head; at equal positions exact tokens come first.
+
+    Slots alike in both keep their order, those of ``first`` before those of ``second``.
+    """
+    both = KVState(
+        keys=torch.cat((first.keys, second.keys), dim=2),
+        values=torch.cat((first.values, second.values), dim=2),
+        positions=torch.cat((first.positions, second.positions), dim=2),
+        mass=torch.cat((first.mass, second.mass), dim=2),
+        bias=torch.cat((first.bias, second.bias), dim=2),
+    )
+    # Empty slots have position -1 and so come out on the left.
+    exact_first = (both.mass != 1).to(torch.uint8).argsort(dim=-1, stable=True)
+    by_position = both.positions.gather(-1, exact_first).argsort(dim=-1, stable=True)
+    ordered = gather(both, exact_first.gather(-1, by_position))
+    width = int(ordered.valid.sum(-1).max())
+    if width == ordered.width:
+        return ordered
+    return take(ordered, ordered.valid)
+
+
+def empty_like(state: KVState) -> KVState:
+    """A state of the same heads without slots."""
+    return take(state, torch.zeros_like(state.valid))
+
+
+def append(state: KVState, new: KVState) -> KVState:
+    """New tokens after the slots of a state, as attention sees them."""
+    return KVState(
+        keys=torch.cat((state.keys, new.keys), dim=2),
+        values=torch.cat((state.values, new.values), dim=2),
+        positions=torch.cat((state.positions, new.positions), dim=2),
+        mass=torch.cat((state.mass, new.mass), dim=2),
+        bias=torch.cat((state.bias, new.bias), dim=2),
+    )
+
+
+def stack(states: Sequence[KVState]) -> KVState:
+    """The rows of all states under one another; narrower states get empty slots on the left. One state: itself."""
+    if len(states) == 1:
+        return states[0]
+    width = max(state.width for state in states)
+    wide = [_widened(state, width) for state in states]
+    return KVState(
+        keys=torch.cat([state.keys for state in wide]),
+        values=torch.cat([state.values for state in wide]),
+        positions=torch.cat([state.positions for state in wide]),
+        mass=torch.cat([state.mass for state in wide]),
+        bias=torch.cat([state.bias for state in wide]),
+    )
+
+
+def _widened(state: KVState, width: int) -> KVState:
+    """The state with empty slots on the left."""
+    more = width - state.width
+    if more == 0:
+        return state
+    return KVState(
+        keys=pad(state.keys, (0, 0, more, 0)),
+        values=pad(state.values, (0, 0, more, 0)),
+        positions=pad(state.positions, (more, 0), value=-1.0),
+        mass=pad(state.mass, (more, 0)),
+        bias=pad(state.bias, (more, 0), value=-torch.inf),
+    )
+
+
+def _blanked(state: KVState, real: Bool[Tensor, "B Hkv N"]) -> KVState:
+    if bool(real.all()):
+        return state
+    gone = ~real
+    return replace(
+        state,
+        keys=state.keys.masked_fill(gone[..., None], 0),
+        values=state.values.masked_fill(gone[..., None], 0),
+        positions=state.positions.masked_fill(gone, -1.0),
+        mass=state.mass.masked_fill(gone, 0.0),
+        bias=state.bias.masked_fill(gone, -torch.inf),
+    )

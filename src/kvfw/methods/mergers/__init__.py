@@ -1,0 +1,1 @@
+"""Mergers: many slots into few."""

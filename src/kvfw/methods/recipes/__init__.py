@@ -1,0 +1,1 @@
+"""Recipes: named compositions of other parts."""

@@ -1,0 +1,31 @@
+"""E-Means, before rotary position embedding."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, SkipValidation
+
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.parts.part import Method, PartOption
+from kvfw.core.parts.spec import Kind
+
+
+class EWMeansPre(Method):
+    """Attention-weighted k-means centroids of the keys before RoPE, rotated to each cluster's mean position.
+
+    ``x_i = R(-p_i) k'_i``; per cluster ``c = sum(a x) / sum(a)``, ``p = sum(a p) / sum(a)`` (fractional), and the key
+    is ``R(p) c``; values are averaged alike. Weights ``a`` come from the ``weight`` scorer.
+
+    Source: the founding experiment's description; no public code or paper defines the method further, so this is a
+    reconstruction.
+
+    Deviations: none can be told; initial centres, empty clusters and stopping are ours, see the merger ``ewmeans``.
+    """
+
+    iters: int = Field(8, ge=1, le=1000, description="at most this many k-means assignments")
+    weight: Annotated[
+        Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv"), Field(description="its scores weight the means")
+    ]
+    bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
+    block: int | None = Field(None, ge=1, description="cluster within contiguous blocks of this many tokens")
+
+    recipe: ClassVar[str] = "merge(merger=ewmeans(iters=$iters,block=$block),space=pre,weight=$weight,bias=$bias)"

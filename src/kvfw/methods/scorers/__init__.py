@@ -1,0 +1,1 @@
+"""Scorers: a score per slot and KV head."""

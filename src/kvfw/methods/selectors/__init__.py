@@ -1,0 +1,1 @@
+"""Selectors: which slots to keep, from scores and a budget."""

@@ -1,0 +1,1 @@
+"""Spaces: transforms of keys in which merging happens."""

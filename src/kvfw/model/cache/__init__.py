@@ -1,0 +1,1 @@
+"""Caches that hold compressed slots, in memory and in files."""

@@ -1,0 +1,85 @@
+"""What tells one model from another, as far as a cache made by it is concerned."""
+
+import hashlib
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from kvfw.errors import UnsupportedError
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.inspect.layers import text_config
+from kvfw.model.inspect.support import fresh_layers
+
+Fingerprint = dict[str, Any]
+
+#: Numbers looked at per parameter: enough that training, rounding or another seed shows.
+SAMPLES = 16
+
+
+def fingerprint(model: PreTrainedModel) -> Fingerprint:
+    """Architecture, shape, rotation, precision and a hash of some of the weights; values that JSON has.
+
+    The weights are sampled, not read: it takes milliseconds, and a change of few single weights can go unseen.
+    """
+    config = text_config(model)
+    heads = config.num_attention_heads
+    return {
+        "architecture": type(model).__name__,
+        "layers": [type(layer).__name__ for layer in fresh_layers(model.config)],
+        "heads": heads,
+        "KV heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head size": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "sliding window": getattr(config, "sliding_window", None),
+        "RoPE": _plain(getattr(config, "rope_parameters", None)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": _sampled(model),
+    }
+
+
+def differences(theirs: Fingerprint, ours: Fingerprint) -> str:
+    """What differs, in words; empty where nothing does. Weights count only where all else is the same."""
+    names = [name for name in ours if name != "weights" and theirs.get(name) != ours[name]]
+    said = [f"{name} {_short(theirs.get(name))} there, {_short(ours[name])} here" for name in names]
+    if not said and theirs.get("weights") != ours["weights"]:
+        return "the same architecture, but other weights"
+    return "; ".join(said)
+
+
+def check_same_model(cache: CompressedCache, model: PreTrainedModel) -> None:
+    """Refuses a cache that another model made.
+
+    Raises:
+        UnsupportedError: naming what differs; or the model that made it is not known any more.
+    """
+    if cache.made_for is None:
+        raise UnsupportedError(
+            "the model that made this cache is not in memory any more, so nothing says that it was this one; keep it, "
+            "or save the cache (kvfw.save_cache) while it is there and load it for this one"
+        )
+    if said := differences(fingerprint(cache.made_for), fingerprint(model)):
+        raise UnsupportedError(f"this cache was made by another model: {said}. Use that one, or run the prompt again")
+
+
+def _plain(value: Any) -> Any:
+    """Settings as JSON gives them back: keys are texts, tuples are lists."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and len(set(map(str, value))) == 1:
+        return f"{len(value)} × {value[0]}"
+    return str(value)
+
+
+@torch.no_grad()
+def _sampled(model: PreTrainedModel) -> str:
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        flat = weight.detach().reshape(-1)
+        step = max(1, flat.numel() // SAMPLES)
+        digest.update(name.encode())
+        digest.update(flat[::step][:SAMPLES].float().cpu().numpy().tobytes())
+    return digest.hexdigest()

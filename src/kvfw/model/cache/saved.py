@@ -1,0 +1,249 @@
+"""Compressed caches in files: save after a long prompt, load where it is asked about."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from kvfw.core.state.state import KVState
+from kvfw.errors import OptionError, RunError, UnsupportedError
+from kvfw.model.cache.cache import CompressedCache, CompressedLayer
+from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
+from kvfw.model.inspect.layers import attention_modules
+from kvfw.model.inspect.support import fresh_layers
+from kvfw.store.atomic import cause, write_atomic
+
+#: Name of the one entry of a file's metadata that says what it is.
+HEADER = "kvfw_cache"
+VERSION = 2
+STATE = ("keys", "values", "positions", "mass", "bias")
+
+
+class SavedCacheError(RunError):
+    """A file that is no saved cache, or only a part of one."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about itself, beside its tensors.
+
+    Args:
+        model: fingerprint of the model that made the cache.
+        layers: by layer: kind, tokens seen, tokens seen at the last compression; more for sliding windows.
+        compress_s: seconds spent compressing each layer.
+    """
+
+    model: Fingerprint
+    layers: list[dict[str, Any]]
+    compress_s: list[float]
+
+
+def save_cache(cache: CompressedCache, path: str | Path) -> None:
+    """Writes a compressed cache to a safetensors file, with what is needed to go on and to know its model again.
+
+    Keys, values, positions, masses and biases of every layer, sliding-window layers, tokens seen, the next position;
+    the last queries and column sums where the block goes on compressing. The file appears whole or not at all.
+
+    Args:
+        cache: as ``kvfw.attach`` gave it, during the block or after it.
+        path: the file; one that is there is replaced.
+
+    Raises:
+        UnsupportedError: it is no cache of kvfw, nothing was compressed in it, or its model is not in memory any more.
+        OptionError: the path is none, or that of a folder.
+        StoreError: the file cannot be written.
+    """
+    if not isinstance(cache, CompressedCache):
+        raise UnsupportedError(
+            f"save_cache takes a cache that kvfw.attach or kvfw.load_cache gave, not {type(cache).__name__}"
+        )
+    file = _file("save_cache", path)
+    if os.path.isdir(file):  # noqa: PTH112 (false where the name alone is an error)
+        raise OptionError(f"save_cache was given the folder {path}; add the name of a file in it")
+    write_atomic(file, to_bytes(cache))
+
+
+def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
+    """Reads a cache that :func:`save_cache` wrote, onto the model's device.
+
+    Go on with it by ``kvfw.attach(model, cache=cache)``: token for token what the block that saved it would have done.
+
+    Args:
+        model: the model that made it, or one loaded from the same weights with the same dtype.
+        path: the file.
+
+    Raises:
+        UnsupportedError: another model made it; the message names what differs. Or ``model`` is no model.
+        OptionError: the path is none.
+        SavedCacheError: the file cannot be read, or is none of :func:`save_cache`.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedError(
+            f"load_cache takes a transformers model, not {type(model).__name__}; of what load_model returns, pass "
+            ".model"
+        )
+    file = _file("load_cache", path)
+    try:
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        raise SavedCacheError(f"cannot read a saved cache from {path}: {cause(error)}") from None
+    return from_file(model, str(path))
+
+
+def _file(function: str, path: str | Path) -> Path:
+    """Raises:
+    OptionError: no path of a file.
+    """
+    if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
+        raise OptionError(f"{function} was given the path {path!r}; it is the name of a file, as text or as a Path")
+    return Path(path)
+
+
+def to_bytes(cache: CompressedCache) -> bytes:
+    """The cache as a safetensors file.
+
+    Raises:
+        UnsupportedError: the cache holds nothing compressed, or the model that made it is not known any more.
+    """
+    model = cache.made_for
+    if model is None:
+        raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
+    tensors: dict[str, Tensor] = {}
+    layers = []
+    for index, layer in enumerate(cache.layers):
+        own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
+        tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
+        layers.append(about)
+    header = {"version": VERSION, "model": fingerprint(model), "layers": layers, "compress_s": cache.compress_s}
+    return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
+
+
+def checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of all that a file says, so that no damaged number goes unnoticed."""
+    # As it will be read.
+    found = hashlib.sha256(json.dumps(json.loads(json.dumps(header)), sort_keys=True).encode())
+    for name, part in sorted(tensors.items()):
+        found.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
+        found.update(part.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
+    """The cache in a file, ready to go on with the model.
+
+    Raises:
+        SavedCacheError: no file that :func:`to_bytes` made, or not all of it.
+        UnsupportedError: the cache of another model, naming what differs.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            header = _header(file.metadata(), tensors)
+            if said := differences(header.model, fingerprint(model)):
+                raise UnsupportedError(
+                    f"{path} was saved from another model: {said}. Load it for that one, or run the prompt again"
+                )
+        cache = _rebuilt(model, header, tensors)
+    except SafetensorError as error:
+        raise SavedCacheError(
+            f"{path} is no saved cache, or only a part of one ({error}); save it again with kvfw.save_cache"
+        ) from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise SavedCacheError(
+            f"{path} is not the file that kvfw.save_cache wrote: {type(error).__name__}: {error}; save it again"
+        ) from None
+    cache.made_for = model
+    return cache
+
+
+def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -> Header:
+    """Raises:
+    ValueError: not one of ours, or not as it was written.
+    """
+    if not metadata or HEADER not in metadata:
+        raise ValueError("it holds tensors, but nothing says they are a cache")
+    found = json.loads(metadata[HEADER])
+    if found["version"] != VERSION:
+        raise ValueError(f"it has format version {found['version']}, and this kvfw reads version {VERSION}")
+    if found.pop("sha256") != checksum(found, tensors):
+        raise ValueError("its content is damaged: the checksum is not that of the numbers in it")
+    return Header(dict(found["model"]), list(found["layers"]), [float(s) for s in found["compress_s"]])
+
+
+def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not layer.compressed or layer.tokens is None or layer._next is None:
+        raise UnsupportedError(
+            f"layer {index} of this cache is empty or its prompt is not over; save it once the prompt was compressed"
+        )
+    parts = {name: getattr(layer.state, name) for name in STATE}
+    parts |= {"tokens": layer.tokens, "next": layer._next}
+    parts |= {f"sums.{distance}": sums for distance, sums in layer.column_sums.items()}
+    if layer.window is not None:
+        parts |= {"queries": layer.window[0], "query_positions": layer.window[1]}
+    if layer.inv_freq is not None:
+        parts["inv_freq"] = layer.inv_freq
+    return parts, {"kind": "compressed", "seen": layer.seen, "compressed_at": layer.compressed_at}
+
+
+def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    untyped: Any = layer
+    return (
+        {"keys": untyped.keys, "values": untyped.values},
+        {"kind": "sliding", "seen": untyped.cumulative_length, "window": untyped.sliding_window},
+    )
+
+
+def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor]) -> CompressedCache:
+    """Raises:
+    KeyError, TypeError, ValueError: the header and the tensors do not fit each other or the model.
+    """
+    layers: list[CacheLayerMixin] = []
+    places = [next(module.parameters()).device for module in attention_modules(model)]
+    fresh = fresh_layers(model.config)
+    for index, (about, place, empty) in enumerate(zip(header.layers, places, fresh, strict=True)):
+        own = {
+            name.removeprefix(f"{index}."): part.to(place)
+            for name, part in tensors.items()
+            if name.startswith(f"{index}.")
+        }
+        layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
+    cache = CompressedCache(layers)
+    cache.compress_s = header.compress_s
+    return cache
+
+
+def _compressed(own: dict[str, Tensor], about: dict[str, Any]) -> CompressedLayer:
+    state = KVState(**{name: own[name] for name in STATE})
+    shapes = {tuple(getattr(state, name).shape[:3]) for name in STATE}
+    if len(shapes) != 1 or own["tokens"].shape != own["next"].shape or own["tokens"].shape != state.keys.shape[:1]:
+        raise ValueError(f"its tensors have shapes that do not fit: {sorted(shapes)}")
+    layer = CompressedLayer.of_state(state, int(about["seen"]))
+    layer.compressed_at = int(about["compressed_at"])
+    layer.tokens, layer._next = own["tokens"], own["next"]
+    layer.column_sums = {
+        int(name.removeprefix("sums.")): part for name, part in own.items() if name.startswith("sums.")
+    }
+    if "queries" in own:
+        layer.window = (own["queries"], own["query_positions"])
+    layer.inv_freq = own.get("inv_freq")
+    return layer
+
+
+def _sliding(empty: CacheLayerMixin, own: dict[str, Tensor], about: dict[str, Any]) -> CacheLayerMixin:
+    layer: Any = empty
+    if about["window"] != layer.sliding_window:
+        raise ValueError(f"its window of {about['window']} tokens is not the model's {layer.sliding_window}")
+    layer.lazy_initialization(own["keys"], own["values"])
+    layer.keys, layer.values, layer.cumulative_length = own["keys"], own["values"], int(about["seen"])
+    return empty

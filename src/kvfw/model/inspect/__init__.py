@@ -1,0 +1,1 @@
+"""What kvfw sees in a model."""

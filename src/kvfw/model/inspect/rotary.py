@@ -1,0 +1,128 @@
+"""Reads how a model rotates its keys from the model's own rotary module, as it is when asked."""
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvfw.core.state.rope import LAYOUTS, Layout, Rope, rotate
+from kvfw.errors import UnsupportedError
+from kvfw.model.inspect.probe import Probed, probe_layers
+
+#: Where the model's own rotation is tried out.
+PROBE_POSITIONS = (0, 5, 17)
+
+
+@dataclass(frozen=True)
+class RotaryReader:
+    """Where a model keeps its rotary tables.
+
+    Args:
+        module: the rotary module, or None for a model without one.
+        layout: which coordinates form a pair, found by comparing with the model's own rotation.
+        layer_types: type of every layer, for models with one table per type; empty otherwise.
+        rotates: for every layer, whether it rotates its keys at all.
+    """
+
+    module: nn.Module | None
+    layout: Layout
+    layer_types: tuple[str, ...]
+    rotates: tuple[bool, ...]
+
+    def read(self, layer: int) -> Rope | None:
+        """The rotation in force now for a layer; None where the layer rotates nothing.
+
+        Dynamic variants change their frequencies with the length of the input, so this is read when keys are written.
+        """
+        if self.module is None or not self.rotates[layer]:
+            return None
+        inv_freq, scaling = _table(self.module, self.layer_types[layer] if self.layer_types else None)
+        return Rope(inv_freq.detach().float().clone(), scaling, self.layout)
+
+    def settings(self, layer: int) -> Mapping[str, Any]:
+        """What the configuration says about a layer's rotation, under transformers' names."""
+        config: Any = getattr(self.module, "config", None)
+        settings: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+        if self.layer_types and isinstance(settings.get(self.layer_types[layer]), Mapping):
+            settings = settings[self.layer_types[layer]]
+        return settings
+
+
+def rotary_reader(
+    model: PreTrainedModel, attentions: tuple[nn.Module, ...]
+) -> tuple[RotaryReader, tuple[Probed | None, ...]]:
+    """Finds the rotary module of a model and how it pairs coordinates, and asks each layer what it does.
+
+    Args:
+        model: the language model.
+        attentions: its attention modules, in layer order.
+
+    Raises:
+        UnsupportedError: the model's rotation is none that kvfw knows how to undo.
+    """
+    module = next((m for name, m in model.named_modules() if name.split(".")[-1].startswith("rotary_emb")), None)
+    config: Any = attentions[0].config
+    if module is None:
+        if hasattr(sys.modules[type(attentions[0]).__module__], "apply_rotary_pos_emb"):
+            raise _hidden_rotation(attentions[0])
+        return RotaryReader(None, "half", (), (False,) * len(attentions)), (None,) * len(attentions)
+    per_type = not isinstance(getattr(module, "inv_freq", None), Tensor)
+    layer_types = tuple(getattr(config, "layer_types", None) or ()) if per_type else ()
+    if per_type and not (layer_types and hasattr(module, f"{layer_types[0]}_inv_freq")):
+        raise _hidden_rotation(attentions[0])
+    # Asked of a copy: dynamic variants change their frequencies whenever they are called.
+    tables, rope = _probe_tables(copy.deepcopy(module), layer_types)
+    probed = probe_layers(model, attentions, tables[0].shape[-1], rope.rotary_dim)
+    rotates = tuple(layer is None or layer.rotates for layer in probed)
+    return RotaryReader(module, _layout(attentions[0], tables, rope), layer_types, rotates), probed
+
+
+def _hidden_rotation(attention: nn.Module) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(attention).__name__} rotates its keys by a table of its own and not by the frequencies of a rotary "
+        "module, so kvfw cannot read how"
+    )
+
+
+def _table(module: nn.Module, layer_type: str | None) -> tuple[Tensor, float]:
+    prefix = "" if layer_type is None else f"{layer_type}_"
+    inv_freq: Tensor = getattr(module, f"{prefix}inv_freq")
+    return inv_freq, float(getattr(module, f"{prefix}attention_scaling", 1.0))
+
+
+@torch.no_grad()
+def _probe_tables(module: nn.Module, layer_types: tuple[str, ...]) -> tuple[tuple[Tensor, Tensor], Rope]:
+    """A rotary module's own cosines and sines ``[1, 3, rotary_dim]`` at the probe's positions, and what made them."""
+    layer_type = layer_types[0] if layer_types else None
+    device = _table(module, layer_type)[0].device
+    # Two-dimensional ids do for models that take one row per axis too: text has the same position on every axis.
+    x, positions = torch.zeros(1, device=device), torch.tensor([PROBE_POSITIONS], device=device)
+    takes_type = "layer_type" in inspect.signature(module.forward).parameters
+    tables = module(x, positions, layer_type) if takes_type else module(x, positions)
+    inv_freq, scaling = _table(module, layer_type)
+    return tables, Rope(inv_freq.float(), scaling)
+
+
+@torch.no_grad()
+def _layout(attention: nn.Module, tables: tuple[Tensor, Tensor], rope: Rope) -> Layout:
+    """Rotates a probe with the model's own function and finds the layout that gives the same."""
+    apply: Callable[..., Any] | None = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
+    name = type(attention).__name__
+    if apply is None:
+        raise UnsupportedError(f"{name} has no apply_rotary_pos_emb, so kvfw cannot tell how it rotates its keys")
+    device = rope.inv_freq.device
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 1, len(PROBE_POSITIONS), rope.rotary_dim, generator=generator).to(device)
+    positions = torch.tensor(PROBE_POSITIONS, dtype=torch.float32, device=device)
+    _, theirs = apply(x, x, *tables)
+    for layout in LAYOUTS:
+        ours = rotate(x, positions[None, None], replace(rope, layout=layout))
+        if torch.allclose(ours, theirs.float(), atol=1e-4):
+            return layout
+    raise UnsupportedError(f"{name} rotates its keys in a way that is neither half-split nor interleaved")

@@ -1,0 +1,184 @@
+"""What kvfw sees in a model, from its configuration alone: for people and programs that choose one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from kvfw.core.state.rope import Layout
+from kvfw.errors import UnsupportedError
+from kvfw.model.inspect.layers import Anatomy, Layer, anatomy
+from kvfw.model.inspect.skeleton import skeleton
+from kvfw.model.inspect.support import causal_class, check_kind, check_supported, fresh_layers
+from kvfw.model.load.load import load_any_config
+
+
+@dataclass(frozen=True)
+class RopeFacts:
+    """How a layer rotates its keys.
+
+    Args:
+        type: transformers' name for how frequencies are made: default, linear, dynamic, yarn, longrope, llama3, ...
+        layout: which coordinates form a pair.
+        rotary_dim: leading coordinates of a key that turn.
+        base: of the frequencies; None where the configuration names none.
+        attention_factor: what the rotated coordinates are multiplied by.
+        settings: further settings of the type.
+    """
+
+    type: str
+    layout: Layout
+    rotary_dim: int
+    base: float | None
+    attention_factor: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One attention layer.
+
+    Args:
+        attention: ``full`` or ``sliding``; sliding-window layers are left as they are.
+        window: tokens a sliding window holds.
+        kv_heads: number of KV heads.
+        key_dim, value_dim: size of a head's key and value.
+        rope: None where the layer rotates nothing.
+        softcap: cap of the attention logits.
+        sinks: whether heads have attention sinks of their own.
+    """
+
+    attention: Literal["full", "sliding"]
+    window: int | None
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    rope: RopeFacts | None
+    softcap: float | None
+    sinks: bool
+
+    @property
+    def compressed(self) -> bool:
+        """Whether compression touches the layer."""
+        return self.attention == "full"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model as kvfw sees it.
+
+    Args:
+        model: as it was named.
+        model_type: transformers' name of the family.
+        architecture: class of the model; None where it is not known.
+        dtype: what keys and values are stored in, for the figures in bytes.
+        query_heads: number of query heads; None where the configuration does not say.
+        positions: largest prompt and response together; None where there is no limit.
+        layers: empty for a model that is refused.
+        refused: why kvfw cannot compress it; None if it can.
+    """
+
+    model: str
+    model_type: str
+    architecture: str | None
+    dtype: str
+    query_heads: int | None
+    positions: int | None
+    layers: tuple[LayerFacts, ...]
+    refused: str | None
+
+    def bytes_per_token(self, attention: Literal["full", "sliding"]) -> int:
+        """Bytes of keys and values that one token takes in all layers of a kind."""
+        size = getattr(torch, self.dtype).itemsize
+        numbers = (x.kv_heads * (x.key_dim + x.value_dim) for x in self.layers if x.attention == attention)
+        return int(sum(numbers) * size)
+
+
+def inspect_model(name: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> ModelFacts:
+    """Looks at a model without loading its weights.
+
+    Args:
+        name: an embedded name, a folder, a hub id; or a file or folder with a configuration and nothing else.
+        dtype: float32, bfloat16 or float16; auto: what the checkpoint is stored in.
+        trust_remote_code: let code that comes with the model run.
+
+    Raises:
+        UnknownNameError, FetchError: no such model, or it cannot be had.
+        UnsupportedError: its configuration cannot be read.
+    """
+    config = load_any_config(name, trust_remote_code=trust_remote_code)
+    return inspect_config(config, name, dtype=dtype, trust_remote_code=trust_remote_code)
+
+
+def inspect_config(
+    config: PreTrainedConfig, name: str, *, dtype: str = "auto", trust_remote_code: bool = False
+) -> ModelFacts:
+    """Looks at the model of a configuration; arguments as for :func:`inspect_model`."""
+    found = causal_class(config)
+    text: Any = config.get_text_config(decoder=True)
+    stored = str(getattr(text, "dtype", None) or "float32").removeprefix("torch.")
+    layers: tuple[LayerFacts, ...] = ()
+    refused = None
+    try:
+        layers = _layers(config, f"{name!r} ({config.model_type})", trust_remote_code)
+    except UnsupportedError as error:
+        refused = str(error)
+    named: list[str] = getattr(config, "architectures", None) or []
+    return ModelFacts(
+        model=name,
+        model_type=str(config.model_type),
+        architecture=found.__name__ if found is not None else next(iter(named), None),
+        dtype=stored if dtype == "auto" else dtype,
+        query_heads=getattr(text, "num_attention_heads", None),
+        positions=getattr(text, "max_position_embeddings", None),
+        layers=layers,
+        refused=refused,
+    )
+
+
+def _layers(config: PreTrainedConfig, name: str, trust_remote_code: bool) -> tuple[LayerFacts, ...]:
+    check_kind(config, name)
+    check_supported(config, name, causal_class(config))
+    return layer_facts(skeleton(config, name, trust_remote_code=trust_remote_code))
+
+
+def layer_facts(model: PreTrainedModel) -> tuple[LayerFacts, ...]:
+    """What kvfw sees in every layer of a model.
+
+    Raises:
+        UnsupportedError: an architecture kvfw cannot compress correctly.
+    """
+    seen = anatomy(model)
+    windows = [getattr(layer, "sliding_window", None) for layer in fresh_layers(model.config)]
+    return tuple(_layer(part, seen, window) for part, window in zip(seen.layers, windows, strict=True))
+
+
+def _layer(part: Layer, seen: Anatomy, window: int | None) -> LayerFacts:
+    return LayerFacts(
+        attention="full" if part.compressible else "sliding",
+        window=None if part.compressible else window,
+        kv_heads=part.kv_heads,
+        key_dim=part.key_dim,
+        value_dim=part.value_dim,
+        rope=_rope(part.index, seen),
+        softcap=part.softcap,
+        sinks=part.sinks,
+    )
+
+
+def _rope(index: int, seen: Anatomy) -> RopeFacts | None:
+    rope = seen.rotary.read(index)
+    if rope is None:
+        return None
+    settings = dict(seen.rotary.settings(index))
+    base = settings.pop("rope_theta", None)
+    return RopeFacts(
+        type=str(settings.pop("rope_type", "default")),
+        layout=rope.layout,
+        rotary_dim=rope.rotary_dim,
+        base=None if base is None else float(base),
+        attention_factor=rope.scaling,
+        settings={key: value for key, value in settings.items() if value is not None},
+    )

@@ -1,0 +1,1 @@
+"""Prompts and answers over compressed caches."""

@@ -1,0 +1,1 @@
+"""Compression while a model runs."""

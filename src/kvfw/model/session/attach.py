@@ -1,0 +1,194 @@
+"""``kvfw.attach``: compression inside plain ``model.generate()``."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kvfw.core.compose.budget import amount, check_counts
+from kvfw.core.compose.composition import Composition, parse
+from kvfw.core.compress.allocation import EvenSplit
+from kvfw.core.compress.compressor import compressor
+from kvfw.core.contracts.parts import Allocator
+from kvfw.core.registry.registry import Registry
+from kvfw.core.state.lexical import Vocabulary
+from kvfw.core.state.observation import Needs
+from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.fingerprint import check_same_model
+from kvfw.model.compat.versions import cache_name
+from kvfw.model.session.plan import SessionPlan
+from kvfw.model.session.session import Session, new_cache
+
+
+@contextmanager
+def attach(
+    model: PreTrainedModel,
+    composition: str | Composition | None = None,
+    *,
+    ratio: str | float | Fraction | None = None,
+    slots: int | None = None,
+    keep: str | float | Fraction | None = None,
+    sinks: int = 4,
+    recent: int = 84,
+    prompt_tokens: int | None = None,
+    recompress: bool = False,
+    compress_every: int | None = None,
+    cache: CompressedCache | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    allocator: Allocator | None = None,
+    registry: Registry | None = None,
+) -> Iterator[CompressedCache]:
+    """Compresses the prompt's KV cache inside the block; everything is restored on exit, also after an exception.
+
+    ::
+
+        with kvfw.attach(model, "snapkv:0.8+ewmeans_pre:0.2", ratio=4) as cache:
+            out = model.generate(**inputs, cache=cache, max_new_tokens=64)
+        print(cache.report())
+
+    One block serves one prompt (or one batch of prompts, padded on the left) and what follows it. The first forward
+    into the empty cache is the prompt; each layer is compressed right after its own attention. The
+    first response token comes from the prompt's own, uncompressed logits. Later tokens stay exact, unless
+    ``recompress`` or ``compress_every`` asks for more.
+
+    A later turn goes through the same cache: call ``generate`` again, inside the block, with all ids so far and the
+    new ones, or with the new ones and an attention mask over all.
+
+    Args:
+        model: a decoder-only Hugging Face model.
+        composition: text or parsed composition. May be left out with ``cache``: then nothing is compressed any more.
+        ratio, slots, keep: exactly one: times smaller the middle becomes; slots per KV head in all, sinks and recent
+            included; fraction of the middle kept.
+        sinks, recent: first and last tokens that are always kept; of all tokens so far, where it is compressed again.
+        prompt_tokens: length of the prompt, for chunked prefill: compress once so many tokens were seen. Of later
+            turns ``cache.expect(tokens)`` says the same.
+        recompress: compress again at the end of every later turn of more than one token, down to what the amount means
+            for all tokens seen so far. Masses add up.
+        compress_every: compress again while decoding, after every forward by which so many tokens or more were added
+            since the last compression. With ``slots=`` it goes down to so many slots, and no head ever holds more than
+            ``slots + compress_every`` while tokens come one by one. With ``ratio=`` and ``keep=`` it goes down to what
+            the prompt was compressed to (with ``recompress``: the last turn). Sinks and recent tokens included.
+        cache: a compressed cache to go on with, of an earlier block or from :func:`kvfw.load_cache`, instead of an
+            empty one for a new prompt. ``ratio`` and ``keep`` then count from the tokens it has seen.
+        tokenizer: needed by lexical scorers only.
+        allocator: divides the budget over layers and heads; uniform by default.
+        registry: where part names are looked up; the installed parts by default.
+
+    Yields:
+        The cache to pass to ``generate`` or to the model's forward.
+
+    Raises:
+        SpecError, BudgetError, OptionError, UnsupportedError: before the model runs. While it runs: BudgetError for a
+            prompt without room for its amount, RunError for keys that are not finite, UnsupportedError for what
+            cannot be done right.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedError(
+            f"attach takes a transformers model, not {type(model).__name__}; of what load_model returns, pass .model"
+        )
+    plan = _plan(
+        composition,
+        {"ratio": ratio, "slots": slots, "keep": keep},
+        sinks=sinks,
+        recent=recent,
+        prompt_tokens=prompt_tokens,
+        recompress=recompress,
+        compress_every=compress_every,
+        tokenizer=tokenizer,
+        allocator=allocator,
+        registry=registry,
+    )
+    used = new_cache(model)
+    if cache is not None:
+        check_taken_up(cache, model)
+        used = cache
+    elif composition is None:
+        raise SpecError("there is no composition; without one, pass the compressed cache to go on with (cache=)", "", 0)
+    with Session(model, used, plan).running():
+        yield used
+    if not any(layer.compressed for layer in used.compressed_layers()):
+        said = "no prompt went through it" if not used.get_seq_length() else "the prompt did not end in it"
+        warnings.warn(
+            f"kvfw.attach compressed nothing: {said}. Pass the cache to the model ({cache_name(model)}=cache); check "
+            "prompt_tokens",
+            stacklevel=3,
+        )
+
+
+def _plan(
+    composition: str | Composition | None,
+    amounts: dict[str, Any],
+    *,
+    sinks: int,
+    recent: int,
+    tokenizer: PreTrainedTokenizerBase | None,
+    allocator: Allocator | None,
+    registry: Registry | None,
+    **later: Any,
+) -> SessionPlan:
+    """What a block is to do.
+
+    Raises:
+        SpecError, BudgetError, OptionError, UnsupportedError: a request that is wrong in itself.
+    """
+    check_counts(sinks, recent)
+    _check_options(later["recompress"], tokenizer, allocator, registry)
+    if composition is None:
+        asked = {**amounts, **later}
+        if named := [f"{name}=" for name, value in asked.items() if value is not None and value is not False]:
+            raise BudgetError(f"without a composition nothing is compressed; leave out {', '.join(named)}, or say one")
+        return SessionPlan(needs=Needs(), sinks=sinks, recent=recent)
+    bound = compressor(
+        parse(str(composition), registry), amount(**amounts), sinks=sinks, recent=recent, registry=registry
+    )
+    return SessionPlan(
+        needs=bound.needs,
+        sinks=sinks,
+        recent=recent,
+        compressor=bound,
+        allocator=allocator if allocator is not None else EvenSplit(),
+        vocabulary=tokenizer,
+        **later,
+    )
+
+
+def _check_options(recompress: object, tokenizer: object, allocator: object, registry: object) -> None:
+    """Refuses values of a wrong kind, which would fail late or mean something else.
+
+    Raises:
+        OptionError: naming the option.
+    """
+    if not isinstance(recompress, bool):
+        raise OptionError(f"recompress is {recompress!r}; it is True or False")
+    if tokenizer is not None and (isinstance(tokenizer, type) or not isinstance(tokenizer, Vocabulary)):
+        raise OptionError(f"tokenizer is {tokenizer!r}; it is the model's tokenizer, as load_model(...).tokenizer")
+    if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):
+        raise OptionError(
+            f"allocator is {allocator!r}; it is an object with a method allocate(total, kv_heads), or None for uniform"
+        )
+    if registry is not None and not isinstance(registry, Registry):
+        raise OptionError(f"registry is {registry!r}; it is a kvfw registry of parts, or None for the installed parts")
+
+
+def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
+    """Refuses to go on with a cache that a block with this model could not use.
+
+    Raises:
+        UnsupportedError: it is no compressed cache, in use, of another model, or nothing was compressed in it.
+    """
+    if not isinstance(cache, CompressedCache):
+        raise UnsupportedError(
+            f"cache= takes a cache that kvfw.attach or kvfw.load_cache gave, not {type(cache).__name__}"
+        )
+    if any(layer.attached for layer in cache.compressed_layers()):
+        raise UnsupportedError("this cache belongs to a block that is still open; go on inside that block")
+    if cache.made_for is not model:
+        check_same_model(cache, model)
+    if not all(layer.compressed for layer in cache.compressed_layers()):
+        raise UnsupportedError(
+            "no prompt was compressed in this cache; leave out cache= and pass generate the cache that the block gives"
+        )

@@ -1,0 +1,128 @@
+"""One prompt of the user's own, answered over the full cache and over compressed ones."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.registry.registry import Registry, default_registry
+from kvfw.core.state.observation import Needs
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.load.load import choose_device, choose_dtype, load_config, load_model, load_tokenizer, resolve_model
+from kvfw.model.run import decode
+from kvfw.model.run.decode import Written
+from kvfw.model.run.prefill import prefill
+from kvfw.model.run.sampling import Sampling
+from kvfw.model.session.plan import SessionPlan
+from kvfw.runner.plan.config import GenerateConfig
+from kvfw.runner.plan.limits import check_length, check_positions
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """One answer: its title, its text, and what it cost."""
+
+    title: str
+    text: str
+    numbers: str
+
+
+@torch.inference_mode()
+def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[GeneratedText, ...]:
+    """The full cache's answer, then one per composition and amount.
+
+    Raises:
+        RequestError: something about the request is wrong; nothing was loaded but the tokenizer.
+    """
+    found = registry if registry is not None else default_registry()
+    bound = [
+        compressor(parse(text, found), amount, sinks=config.sinks, recent=config.recent, registry=found)
+        for amount in config.amounts()
+        for text in config.compose
+    ]
+    source = resolve_model(config.model, found)
+    device = choose_device(config.device)
+    choose_dtype(config.dtype, device)
+    tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
+    ids = _ids(tokenizer, config)
+    # Slots may outnumber a prompt's tokens where the answer fills them.
+    filled_up = config.compress_every is not None
+    amounts = tuple(amount for amount in config.amounts() if not (filled_up and amount.kind == "slots"))
+    check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, amounts)
+    model_config = load_config(source, trust_remote_code=config.trust_remote_code)
+    check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, model_config)
+    plans = [_plan(one, config, tokenizer) for one in bound]
+    loaded = load_model(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
+    needs = Needs()
+    for one in bound if config.compress_every is None else ():
+        needs = needs | one.needs
+    filled = prefill(
+        loaded.model,
+        ids,
+        needs,
+        sinks=config.sinks,
+        recent=config.recent,
+        vocabulary=loaded.tokenizer,
+        chunk=config.prefill_chunk,
+    )
+
+    sampling = Sampling(config.temperature, config.top_p, config.seed)
+
+    def sample(title: str, written: Written) -> GeneratedText:
+        text = str(tokenizer.decode(list(written.tokens), skip_special_tokens=True)).strip()
+        return GeneratedText(title, text, _numbers(len(ids), written, config))
+
+    def over(cache: CompressedCache) -> Written:
+        before = cache.held_bytes()
+        tokens = decode.continued(loaded.model, cache, filled.logits, config.max_new_tokens, sampling.chooser())
+        return Written(tokens, (before, cache.held_bytes()))
+
+    samples = [sample("full", over(filled.full()))]
+    for one, plan in zip(bound, plans, strict=True):
+        written = (
+            over(filled.compressed(one))
+            if plan is None
+            else decode.continued_planned(
+                loaded.model, plan, ids, config.max_new_tokens, sampling.chooser(), chunk=config.prefill_chunk
+            )
+        )
+        samples.append(sample(f"{one.composition} {one.amount}", written))
+    return tuple(samples)
+
+
+def _plan(one: Compressor, config: GenerateConfig, tokenizer: Any) -> SessionPlan | None:
+    """What to do while answering; None where the prompt alone is compressed.
+
+    Raises:
+        BudgetError, UnsupportedError: a composition or amount that cannot be kept up while answering.
+    """
+    if config.compress_every is None:
+        return None
+    return SessionPlan(
+        needs=one.needs,
+        sinks=config.sinks,
+        recent=config.recent,
+        compressor=one,
+        compress_every=config.compress_every,
+        vocabulary=tokenizer,
+    )
+
+
+def _numbers(prompt_tokens: int, written: Written, config: GenerateConfig) -> str:
+    """What an answer cost; with ``compress_every`` also what the cache came to on the way."""
+    said = f"prompt {prompt_tokens} tokens, KV {written.held[0] / 2**20:.2f} MB"
+    if config.compress_every is None:
+        return said
+    most, last = (held / 2**20 for held in (max(written.held), written.held[-1]))
+    return f"{said}; answer {len(written.tokens)} tokens, KV {last:.2f} MB at its end, {most:.2f} MB at most"
+
+
+def _ids(tokenizer: Any, config: GenerateConfig) -> list[int]:
+    """Token ids of the prompt, in the model's chat template unless ``raw`` or where it has none."""
+    if config.raw or not tokenizer.chat_template:
+        return list(tokenizer.encode(config.prompt))
+    messages = [{"role": "user", "content": config.prompt}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer.encode(text, add_special_tokens=False))

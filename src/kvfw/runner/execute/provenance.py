@@ -1,0 +1,107 @@
+"""Circumstances of a run that are worth keeping but do not decide whether runs are comparable."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kvfw
+from kvfw.core.registry.plugins import OWN
+from kvfw.core.registry.registry import Registry
+from kvfw.runner.plan.config import PRESETS, EvalConfig
+
+PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
+
+
+def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
+    """Given and defaulted settings apart, versions, revision, hardware, plugins that brought parts, time (UTC)."""
+    values = config.model_dump(mode="json")
+    preset = PRESETS.get(config.preset or "", {})
+    given = {name for name in config.model_fields_set if preset.get(name, ...) != getattr(config, name)}
+    return {
+        "given": {name: value for name, value in values.items() if name in given},
+        "defaulted": {name: value for name, value in values.items() if name not in given},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "revision": git_revision(Path(kvfw.__file__).parent),
+        "hardware": hardware(),
+        "plugins": {
+            plugin.name: {"distribution": plugin.distribution, "version": plugin.version}
+            for plugin in registry.plugins
+            if plugin.specs
+        },
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def changed_versions(first: Mapping[str, Any], resumed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What differs in software between the sessions of one run: one line per difference."""
+    if not resumed:
+        return ()
+    before, now = first.get("versions", {}), resumed[-1].get("versions", {})
+    lines = [f"{name} was {before[name]} and is now {now[name]}" for name in before if now.get(name) != before[name]]
+    lines += _changed_plugins(first.get("plugins"), resumed[-1].get("plugins"))
+    if first.get("revision") != resumed[-1].get("revision"):
+        lines.append(f"kvfw's revision was {first.get('revision')} and is now {resumed[-1].get('revision')}")
+    return tuple(f"the run is resumed with other software: {line}" for line in lines)
+
+
+def _changed_plugins(before: object, now: object) -> list[str]:
+    """One line per plugin that came, went, or has another version; nothing where a session did not record them."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return []
+    names = [*before, *(name for name in now if name not in before)]
+    # kvfw's own version stands among the versions already.
+    return [
+        f"plugin {name} was {_origin(before.get(name))} and is now {_origin(now.get(name))}"
+        for name in names
+        if name != OWN and before.get(name) != now.get(name)
+    ]
+
+
+def _origin(plugin: object) -> str:
+    if not isinstance(plugin, Mapping):
+        return "not there"
+    return " ".join(str(plugin[key]) for key in ("distribution", "version") if plugin.get(key)) or "of unknown version"
+
+
+def hardware() -> dict[str, Any]:
+    """What the run computes on."""
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def git_revision(folder: Path) -> str | None:
+    """Revision of kvfw's own checkout with ``+`` for uncommitted changes; None where it is installed as a package."""
+    try:
+        # The folder may lie inside somebody else's checkout: then git does not know its files.
+        _git(folder, "ls-files", "--error-unmatch", "__init__.py")
+        revision = _git(folder, "rev-parse", "HEAD")
+        return revision + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

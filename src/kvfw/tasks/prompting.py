@@ -1,0 +1,115 @@
+"""What tasks need to build prompts of an exact length from pieces that are encoded apart. No torch, no transformers."""
+
+import hashlib
+import math
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kvfw.core.contracts.task import Tokenizer
+from kvfw.errors import PromptError
+
+#: Some chat templates print today's date; a fixed one keeps prompts equal from day to day.
+DATE: Final = "1 January 2025"
+
+MARK: Final = "HAYSTACKSTANDSHERE"
+
+
+def stable_random(*key: object) -> random.Random:
+    """A generator seeded by its key alone: equal in every process, unlike one seeded by ``hash``."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return random.Random(int.from_bytes(digest))
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Ids of ``text`` and nothing around it: the template has its special tokens already."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Text of ``ids`` as it stands, special tokens shown and spaces untouched."""
+    text: str = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text
+
+
+def framed(tokenizer: Tokenizer, before: str, after: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids around the context of a message: by the model's own chat template, or plain where it has none.
+
+    Args:
+        tokenizer: the model's own.
+        before: what the message says before the context.
+        after: what it says after it: the question.
+
+    Returns:
+        Ids before the context, special tokens and template included, and ids after it, up to where the model writes.
+
+    Raises:
+        PromptError: the chat template does not print the user's message exactly once.
+    """
+    if not tokenizer.chat_template:
+        return (*opening_ids(tokenizer), *encoded(tokenizer, before)), encoded(tokenizer, f"{after}\nAnswer:")
+    rendered: str = tokenizer.apply_chat_template(
+        [{"role": "user", "content": f"{before}{MARK}{after}"}],
+        add_generation_prompt=True,
+        tokenize=False,
+        date_string=DATE,
+    )
+    parts = rendered.split(MARK)
+    if len(parts) != 2:
+        raise PromptError(
+            f"the tokenizer's chat template prints the user's message {len(parts) - 1} times; a prompt "
+            f"needs it once. Use a tokenizer whose template prints it once, or one without a template."
+        )
+    return encoded(tokenizer, parts[0]), encoded(tokenizer, parts[1])
+
+
+def begun_ids(tokenizer: Tokenizer, tail: Sequence[int], begun: str) -> tuple[int, ...]:
+    """Ids of an answer begun for the model, after a space unless ``tail`` ends in white space or a special token."""
+    if not begun:
+        return ()
+    fresh_line = tail[-1] in tokenizer.all_special_ids or decoded(tokenizer, tail)[-1:].isspace()
+    return encoded(tokenizer, begun if fresh_line else f" {begun}")
+
+
+def opening_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The special tokens that the tokenizer itself puts before a text, such as one for its beginning."""
+    special = set(tokenizer.all_special_ids)
+    ids = tokenizer.encode("a", add_special_tokens=True)
+    count = next((index for index, token in enumerate(ids) if token not in special), 0)
+    return tuple(ids[:count])
+
+
+def check_grid(contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
+    """Checks what every task's settings must hold.
+
+    Raises:
+        PromptError: an empty list or a value given twice; a depth outside 0 to 100.
+    """
+    for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
+        check_distinct(what, values)
+    for depth in depths:
+        check_depth(depth)
+
+
+def check_distinct(what: str, values: Iterable[float]) -> None:
+    """Raises:
+    PromptError: there is no value, or one stands there twice.
+    """
+    seen: list[float] = []
+    for value in values:
+        if value in seen:
+            raise PromptError(f"{what}: {value:g} is given twice; the same trial would count twice. Leave one out.")
+        seen.append(value)
+    if not seen:
+        raise PromptError(f"{what}: none given. Give at least one.")
+
+
+def check_depth(depth_percent: float) -> None:
+    """Raises:
+    PromptError: the depth is not a number from 0 to 100.
+    """
+    if not (math.isfinite(depth_percent) and 0 <= depth_percent <= 100):
+        raise PromptError(
+            f"a depth of {depth_percent:g} percent lies outside the text: depths go from 0 (its start) "
+            f"to 100 (its end)."
+        )

@@ -1,0 +1,1 @@
+"""The properties of every kind of part."""

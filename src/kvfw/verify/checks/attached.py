@@ -1,0 +1,91 @@
+"""The part inside a model's own ``generate``: a small random Llama with grouped queries."""
+
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from kvfw.model.compat.versions import passed
+from kvfw.model.load.random_llama import random_llama
+from kvfw.model.session.attach import attach
+from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.subject import Subject
+from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.instruments.tokenizer import SuiteTokenizer
+
+TOKENS, NEW = 90, 6
+SINKS, RECENT = 4, 8
+VOCABULARY = 300
+#: Logits of size 10 in float32; the same sums in another order differ by 5e-6.
+TOLERANCE = 1e-3
+
+
+@cache
+def small_model() -> Any:
+    """Two layers of 4 heads on 2 KV heads."""
+    return random_llama(layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary=VOCABULARY)
+
+
+@cache
+def tokenizer() -> Any:
+    """For parts that look at the prompt's text."""
+    return SuiteTokenizer()
+
+
+def _prompt(tokens: int = TOKENS) -> Tensor:
+    return torch.randint(3, VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(1))
+
+
+def _generated(ids: Tensor, **options: Any) -> list[int]:
+    out: Tensor = small_model().generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False, **options
+    )
+    return cast(list[int], out[0, ids.shape[1] :].tolist())
+
+
+@torch.inference_mode()
+def identity(subject: Subject) -> Verdict:
+    """At ratio 1, logits of what follows the prompt, and the text that ``generate`` writes."""
+    model, ids = small_model(), _prompt(TOKENS + NEW)
+    expected: Tensor = model(input_ids=ids).logits[:, TOKENS:]
+    with attach(
+        model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
+    ) as cache:
+        model(input_ids=ids[:, :TOKENS], **passed(model, cache), use_cache=True)
+        seen: Tensor = model(input_ids=ids[:, TOKENS:], **passed(model, cache), use_cache=True).logits
+    off = float((seen - expected).abs().max())
+    if not off <= TOLERANCE:
+        return Failed(f"the full cache's logits within {TOLERANCE:g} at ratio 1", f"off by {off:.3g}")
+    with attach(
+        model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
+    ) as cache:
+        text = _generated(ids[:, :TOKENS], **passed(model, cache))
+    plain = _generated(ids[:, :TOKENS])
+    return PASSED if text == plain else Failed(f"the tokens {plain} at ratio 1", f"{text}")
+
+
+@torch.inference_mode()
+def generates(subject: Subject) -> Verdict:
+    """At ratio 4, slots of every layer after ``generate``; and the model afterwards."""
+    model, ids = small_model(), _prompt()
+    before: Tensor = model(input_ids=ids).logits
+    with attach(
+        model, subject.compose, ratio=4, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
+    ) as cache:
+        text = _generated(ids, **passed(model, cache))
+        # The last token is never fed.
+        expected = SINKS + RECENT + (TOKENS - SINKS - RECENT) // 4 + NEW - 1
+        counts = [cache.state(i).valid.sum(-1).flatten().tolist() for i in range(2)]
+    if len(text) != NEW:
+        return Failed(f"{NEW} new tokens at ratio 4", f"{len(text)}")
+    if counts != [[expected] * 2] * 2:
+        return Failed(f"{expected} slots in every layer and head after {NEW} new tokens", f"{counts}")
+    after: Tensor = model(input_ids=ids).logits
+    return PASSED if torch.equal(before, after) else Failed("the model's own logits after the block", "other logits")
+
+
+PROPERTIES = (
+    Property("attach-ratio-1", "inside a model at ratio 1, logits and text are the full cache's", COMPOSED, identity),
+    Property("attach-generate", "generate works at ratio 4, and the model is unchanged after", COMPOSED, generates),
+)

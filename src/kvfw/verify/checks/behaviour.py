@@ -1,0 +1,140 @@
+"""A part is a pure function: same answer every time, nothing changed, nothing learnt from the neighbours."""
+
+from dataclasses import replace
+
+import torch
+
+from kvfw.core.parts.spec import Kind
+from kvfw.core.state.observation import Needs, Observation
+from kvfw.verify.checks.compression import QUARTER, compressed, observed
+from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.subject import WINDOW_SCORES, Subject
+from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.instruments.observed import observe, tensors_of, three_rows
+from kvfw.verify.instruments.states import bit_difference, head_slots
+from kvfw.verify.instruments.surroundings import changed, reseed, surroundings
+
+#: Looks at positions only.
+PLAINEST = "position"
+
+
+def deterministic(subject: Subject) -> Verdict:
+    """Twice the same, whatever the global generators say and whatever ran in between."""
+    obs, bound = observed(subject), subject.bound()
+    reseed(1)
+    first = bound.compress(obs, QUARTER)
+    reseed(2)
+    bound.compress(observe(three_rows()[:1], bound.needs), QUARTER[:1])
+    difference = bit_difference(first, bound.compress(obs, QUARTER))
+    if difference:
+        return Failed("the same bits for the same input, twice and after other calls", difference)
+    return PASSED
+
+
+def leaves_process_alone(subject: Subject) -> Verdict:
+    """Generators, threads, default dtype and gradient mode after a call.
+
+    What a part without any arithmetic changes is none of the part's doing: checks of types at run time draw samples.
+    """
+    idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.compose)
+    found = [name for name in seen if name not in idle]
+    return Failed("a process as it was before the call", f"changed: {', '.join(found)}") if found else PASSED
+
+
+def _changes(subject: Subject, compose: str) -> list[str]:
+    bound = subject.bound(compose)
+    obs, before = observe(three_rows(), bound.needs), surroundings()
+    bound.compress(obs, QUARTER)
+    return changed(before, surroundings())
+
+
+def pure(subject: Subject) -> Verdict:
+    """Copies every input before the call and compares after it."""
+    obs, bound = observed(subject), subject.bound()
+    budget = QUARTER.clone()
+    copies = {name: part.clone() for name, part in tensors_of(obs).items()}
+    options = repr(subject.part)
+    bound.compress(obs, budget)
+    now = tensors_of(obs)
+    touched = [name for name, part in copies.items() if not torch.equal(part, now[name])]
+    touched += ["budget"] * (not torch.equal(budget, QUARTER))
+    touched += ["the part's own options"] * (options != repr(subject.part))
+    return Failed("inputs that nobody writes to", f"changed: {', '.join(touched)}") if touched else PASSED
+
+
+def extra_observations(subject: Subject) -> Verdict:
+    """What was captured for others must not show."""
+    _, alone = compressed(subject)
+    bound = subject.bound()
+    wide = bound.needs | Needs(queries=bound.needs.queries + 5, column_sums=frozenset({0, 7}), lexical=True)
+    beside = bound.compress(observe(three_rows(), wide), QUARTER)
+    difference = bit_difference(alone, beside)
+    return Failed("the same bits whatever else was captured", difference) if difference else PASSED
+
+
+def hybrids(subject: Subject) -> Verdict:
+    """Alone before and after hybrids ran; a selecting part keeps the same tokens inside a hybrid as alone."""
+    obs, alone = compressed(subject)
+    bound = subject.bound()
+    last = bound.stages[-1].consumes_rest
+    text = f"position:0.5+{subject.compose}:0.5" if last else f"{subject.compose}:0.5+{WINDOW_SCORES}:0.5"
+    mixed = subject.bound(text)
+    together = mixed.compress(observe(three_rows(), mixed.needs), 2 * QUARTER)
+    difference = bit_difference(alone, bound.compress(obs, QUARTER))
+    if difference:
+        return Failed("the same bits before and after a hybrid ran", difference)
+    if last:
+        return PASSED
+    for row in range(3):
+        for head in range(2):
+            ours, all_values = head_slots(alone, row, head)[1], head_slots(together, row, head)[1]
+            missing = ~(ours[:, None] == all_values).all(-1).any(-1)
+            if bool(missing.any()):
+                return Failed(
+                    f"in {text} the tokens that the part keeps alone",
+                    f"row {row}, head {head}: {int(missing.sum())} of {len(ours)} are missing",
+                )
+    return PASSED
+
+
+def needs_enough(subject: Subject) -> Verdict:
+    """Runs with exactly what was declared; then with something undeclared beside it, which must change nothing."""
+    needs = subject.bound().needs
+    exact = observe(three_rows(), needs)
+    expected = _answer(subject, exact)
+    for what, extra in _undeclared(needs):
+        full = observe(three_rows(), needs | extra)
+        # Only the undeclared kind is added: a wider window than declared is never shown to a part.
+        shown = replace(
+            exact,
+            queries=exact.queries if needs.queries else full.queries,
+            query_positions=exact.query_positions if needs.queries else full.query_positions,
+            column_sums=full.column_sums,
+            lexical=full.lexical,
+        )
+        if not torch.equal(_answer(subject, shown), expected):
+            return Failed(f"an answer that does not look at {what}, which it did not declare", "another answer with it")
+    return PASSED
+
+
+def _undeclared(needs: Needs) -> list[tuple[str, Needs]]:
+    found = [] if needs.queries else [("the last queries", Needs(queries=6))]
+    found += [] if 3 in needs.column_sums else [("column sums", Needs(column_sums=frozenset({0, 3})))]
+    return found + ([] if needs.lexical else [("lexical features", Needs(lexical=True))])
+
+
+def _answer(subject: Subject, obs: Observation) -> torch.Tensor:
+    """Scores, asked for directly so that nothing narrows the observation; of other parts the compressed keys."""
+    if subject.spec.kind is Kind.SCORER:
+        return subject.scorer.score(obs).masked_fill(~obs.middle, 0.0)
+    return subject.bound().compress(obs, QUARTER).keys
+
+
+PROPERTIES = (
+    Property("deterministic", "the same input gives the same bits, always", COMPOSED, deterministic),
+    Property("process", "random generators, threads and dtype stay as they are", COMPOSED, leaves_process_alone),
+    Property("pure", "inputs are not modified", COMPOSED, pure),
+    Property("extra-observations", "what is captured for others changes nothing", COMPOSED, extra_observations),
+    Property("hybrids", "the result in a hybrid is what it is alone", COMPOSED, hybrids),
+    Property("needs", "what it declares to need is enough, and it looks at nothing else", COMPOSED, needs_enough),
+)

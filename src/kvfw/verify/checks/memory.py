@@ -1,0 +1,47 @@
+"""Nothing of size N x N: the longest prompts are those that most need compression."""
+
+from dataclasses import replace
+
+import torch
+
+from kvfw.core.state.observation import Needs
+from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.subject import Subject
+from kvfw.verify.findings.verdict import Failed, Passed, Verdict
+from kvfw.verify.instruments.meter import Meter
+from kvfw.verify.instruments.observed import RECENT, SINKS, observe, random_row
+
+#: Length of the shorter of two prompts; the other is twice as long.
+TOKENS = 512
+#: The number of slots is the same for both lengths, so that only the prompt grows.
+SLOTS = 24
+#: A tensor that grows with the length doubles, one that grows with its square becomes four times as large.
+MOST_GROWTH = 3.0
+
+
+def largest_tensor(subject: Subject, tokens: int) -> int:
+    """Bytes of the largest tensor made while a prompt of that length is compressed."""
+    bound = subject.bound()
+    needs = bound.needs
+    # Column sums are captured by the model's side, block by block; here they cost n x n, so they are made up.
+    obs = observe([random_row(tokens, 3)], Needs(queries=needs.queries, lexical=needs.lexical))
+    made_up = torch.rand(obs.state.mass.shape, generator=torch.Generator().manual_seed(0))
+    obs = replace(obs, column_sums=dict.fromkeys(needs.column_sums, made_up))
+    with Meter() as meter:
+        bound.compress(obs, torch.full((1, 2), SLOTS))
+    largest: int = meter.largest_bytes
+    return largest
+
+
+def no_square(subject: Subject) -> Verdict:
+    """Doubles the prompt and looks how the largest tensor grows."""
+    tokens = max(TOKENS, subject.bound().needs.queries + SINKS + RECENT)
+    short, long = largest_tensor(subject, tokens), largest_tensor(subject, 2 * tokens)
+    growth = long / max(short, 1)
+    figures = f"the largest tensor is {short / 1024:.0f} KiB at {tokens} tokens, {long / 1024:.0f} KiB at {2 * tokens}"
+    if growth > MOST_GROWTH:
+        return Failed("no tensor that grows with the square of the prompt's length", f"{figures}: {growth:.1f} x")
+    return Passed(figures)
+
+
+PROPERTIES = (Property("no-square", "no tensor grows with the square of the prompt's length", COMPOSED, no_square),)

@@ -1,0 +1,1 @@
+"""What is checked, of what, and what came of it."""

@@ -1,0 +1,51 @@
+"""From what a user writes to the parts it means. No torch."""
+
+from kvfw.core.compose.composition import part_class
+from kvfw.core.compose.syntax import parse_part
+from kvfw.core.parts.part import part_option
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import Registry
+
+#: Fill in required parts of a generic form, so that ``kvfw verify select`` works as it stands.
+STAND_INS = {
+    Kind.SCORER: "snapkv(window=8)",
+    Kind.SELECTOR: "topk",
+    Kind.MERGER: "ewmeans(iters=2)",
+    Kind.SPACE: "post",
+}
+
+
+def named(text: str, kind: Kind | None, registry: Registry) -> list[PartSpec]:
+    """All parts that a text may mean.
+
+    Args:
+        text: a name, with options or without.
+        kind: only parts of this kind.
+        registry: where names are looked up.
+
+    Raises:
+        SpecError: the text is no part.
+        UnknownNameError: no part has the name, with the closest ones; or several plugins claim it.
+    """
+    name = parse_part(text).name if "(" in text else text.strip()
+    if kind is not None:
+        return [registry.get(kind, name)]
+    return list(registry.named(name))
+
+
+def completed(spec: PartSpec, text: str) -> str:
+    """The text with a stand-in for every part that it has to name and does not."""
+    if spec.kind is Kind.MODEL:
+        return text
+    node = parse_part(text)
+    given = {option.key for option in node.options}
+    missing = []
+    for key, info in part_class(spec).model_fields.items():
+        mark = part_option(info)
+        if mark is not None and mark.default is None and key not in given and mark.kind in STAND_INS:
+            missing.append(f"{key}={STAND_INS[mark.kind]}")
+    if not missing:
+        return text
+    written = text.strip()
+    inside = written.partition("(")[2].removesuffix(")").strip()
+    return f"{node.name}({','.join([*([inside] if inside else []), *missing])})"

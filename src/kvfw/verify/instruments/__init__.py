@@ -1,0 +1,1 @@
+"""What checks look with: observations, tokenizers, meters."""

@@ -1,0 +1,143 @@
+"""Made-up trials for metrics: what a run would show them, without a run."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from kvfw.core.contracts.metric import Evidence, Missing, Response
+from kvfw.core.contracts.records import FULL, TrialKey, TrialRecord, vector_text
+from kvfw.core.contracts.task import Prompt
+from kvfw.core.state.observation import Needs
+from kvfw.core.state.state import KVState
+from kvfw.verify.instruments.observed import observe, random_row
+
+TOKENS = 40
+PROMPT = Prompt(
+    input_ids=tuple(range(TOKENS)),
+    needle=range(10, 18),
+    answer="R7Q",
+    context_end=32,
+    begun="The code is:",
+    text="a text with the code R7Q in it",
+)
+
+
+@dataclass(frozen=True)
+class MadeUpEngine:
+    """Answers as a model would, from the tokens alone. ``shift`` makes it another model's.
+
+    Args:
+        shift: added to what it says.
+        encoder: whether sentence embeddings are there.
+    """
+
+    shift: float = 0.0
+    encoder: bool = True
+
+    def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """Numbers from 0.1 to 2, of tokens 2 and later."""
+        return tuple(0.1 + self.shift + (token * 7919 % 100) / 53 for token in tokens[1:])
+
+    def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """A vector of 16 numbers; none for one token."""
+        if len(tokens) < 2:
+            return ()
+        rng = random.Random(repr(tokens))
+        return tuple(rng.gauss(1.0, 1.0) + self.shift for _ in range(16))
+
+    def similarity(self, text: str, other: str) -> float | Missing:
+        """1 for equal texts, 0.5 for others."""
+        return (1.0 if text == other else 0.5) if self.encoder else Missing("no sentence encoder")
+
+    def tokens_per_second(self) -> float:
+        """Always the same."""
+        return 12.5
+
+
+def states() -> dict[int, KVState]:
+    """Two layers of a compressed cache; most of the needle is kept."""
+    state = observe([random_row(TOKENS, 11)], Needs()).state
+    kept = torch.ones(TOKENS, dtype=torch.bool)
+    kept[13:16] = False
+    part = KVState(*(x[:, :, kept] for x in (state.keys, state.values, state.positions, state.mass, state.bias)))
+    return {0: part, 1: part}
+
+
+LONG = Response((5, 8, 13, 2), "the code is R7Q")
+OTHER = Response((5, 9, 21, 34, 2), "the code is lost")
+ONE = Response((2,), "R")
+EMPTY = Response((2,), "")
+
+
+def ordinary() -> Evidence:
+    """A trial in which everything can be measured."""
+    return Evidence(
+        prompt=PROMPT,
+        response=OTHER,
+        reference=LONG,
+        recalled=False,
+        states=states(),
+        positions_kept=True,
+        kv_bytes=3 * 2**20,
+        overhead_bytes=2**17,
+        timed=True,
+        engine=MadeUpEngine(shift=0.2),
+        reference_engine=MadeUpEngine(),
+    )
+
+
+def scenarios() -> Mapping[str, Evidence]:
+    """Trials by what is special about them."""
+    usual, full = ordinary(), MadeUpEngine()
+    return {
+        "an ordinary trial": usual,
+        "the full cache against itself": replace(
+            usual, response=LONG, recalled=True, engine=full, reference_engine=full
+        ),
+        "a response of one token": replace(usual, response=ONE),
+        "one token in both responses": replace(usual, response=ONE, reference=ONE),
+        "an empty response": replace(usual, response=EMPTY),
+        "keys that were re-rotated": replace(usual, positions_kept=False),
+        "a trial that is not timed": replace(usual, timed=False),
+        "nothing to measure": nothing(),
+    }
+
+
+def nothing() -> Evidence:
+    """A trial that offers nothing to measure but bytes."""
+    return replace(
+        ordinary(),
+        prompt=replace(PROMPT, needle=range(0)),
+        response=EMPTY,
+        reference=EMPTY,
+        states={},
+        positions_kept=False,
+        timed=False,
+        engine=MadeUpEngine(encoder=False),
+        reference_engine=MadeUpEngine(encoder=False),
+    )
+
+
+def records(names: tuple[str, ...], *, vectors: bool = True, seeds: int = 2) -> list[TrialRecord]:
+    """Records of a run: the full cache and one composition, with a value and a vector of every metric named."""
+    made = []
+    for seed in range(seeds):
+        for compose, amount in ((FULL, "ratio=1"), ("snapkv", "ratio=4")):
+            rng = random.Random(f"{seed} {compose}")
+            made.append(
+                TrialRecord(
+                    schema=1,
+                    key=TrialKey(compose=compose, amount=amount, context=512, depth=50.0, seed=seed),
+                    ratio=1.0 if compose == FULL else 4.0,
+                    prompt_sha256="0" * 64,
+                    answer="R7Q",
+                    response="the code is R7Q",
+                    metrics={name: 0.5 + rng.random() for name in names},
+                    vectors={name: vector_text([rng.gauss(1.0, 1.0) for _ in range(16)]) for name in names}
+                    if vectors
+                    else {},
+                )
+            )
+    return made

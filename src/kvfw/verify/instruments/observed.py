@@ -1,0 +1,142 @@
+"""Random layers as a model would have cached them: no model is needed to run a composition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kvfw.core.state.observation import Needs, Observation, protect
+from kvfw.core.state.rope import Rope, rotate
+from kvfw.core.state.state import KVState, exact_state
+
+SINKS, RECENT = 2, 3
+SCALE = 0.4
+#: Keys have 8 coordinates of which 6 turn, values have 5: a mix-up of any two of these numbers cannot pass.
+KEY_DIM, VALUE_DIM, OUT_DIM = 8, 5, 12
+ROPE = Rope(inv_freq=torch.tensor([1.0, 0.1, 0.01]), scaling=1.25)
+#: Three prompts of different length.
+LENGTHS = (45, 37, 30)
+#: What padding holds in every tensor: whoever looks at it is found out.
+PADDING = 50.0
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
+
+    keys: Tensor
+    values: Tensor
+    queries: Tensor
+    rare: Tensor
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.keys.shape[1]
+
+
+def random_row(
+    length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dtype: torch.dtype = torch.float32
+) -> PromptRow:
+    """A prompt of random tokens; the same for the same arguments."""
+    g = torch.Generator().manual_seed(seed)
+    positions = torch.arange(length, dtype=torch.float32)
+
+    def turned(heads: int) -> Tensor:
+        raw = torch.randn(1, heads, length, KEY_DIM, generator=g)
+        return rotate(raw, positions.expand(1, heads, length), ROPE)[0].to(dtype)
+
+    return PromptRow(
+        keys=turned(kv_heads),
+        values=torch.randn(kv_heads, length, VALUE_DIM, generator=g).to(dtype),
+        queries=turned(kv_heads * group),
+        rare=(torch.rand(length, generator=g) < 0.3).float(),
+    )
+
+
+def three_rows() -> list[PromptRow]:
+    """Prompts of different length, for a padded batch."""
+    return [random_row(length, seed) for seed, length in enumerate(LENGTHS, start=1)]
+
+
+def received(row: PromptRow, local: int) -> Tensor:
+    """``[Hkv, L]``: attention each key received from queries at least ``local`` positions later."""
+    kv_heads, length, _ = row.keys.shape
+    group = row.queries.shape[0] // kv_heads
+    logits = row.queries.float() @ row.keys.float().repeat_interleave(group, dim=0).mT * SCALE
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    attention = logits.masked_fill(distance < 0, -torch.inf).softmax(-1)
+    return attention.masked_fill(distance < local, 0.0).sum(1).view(kv_heads, group, length).mean(1)
+
+
+def observe(rows: Sequence[PromptRow], needs: Needs, *, rope: Rope | None = ROPE) -> Observation:
+    """The rows as a left-padded batch, with exactly what ``needs`` asks for."""
+    width = max(row.length for row in rows)
+    real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
+    positions = (real.cumsum(-1) - 1).to(torch.float32)
+    state = exact_state(
+        padded([row.keys for row in rows], width), padded([row.values for row in rows], width), positions, real
+    )
+    window = min(needs.queries, width)
+    heads = rows[0].queries.shape[0]
+    projection = torch.randn(OUT_DIM, heads * VALUE_DIM, generator=torch.Generator().manual_seed(0))
+    return Observation(
+        state=state,
+        protected=protect(state.valid, SINKS, RECENT),
+        scale=SCALE,
+        layer=0,
+        rope=rope,
+        queries=padded([row.queries for row in rows], width)[:, :, width - window :].contiguous() if window else None,
+        query_positions=positions[:, width - window :].contiguous() if window else None,
+        column_sums={n: padded([received(row, n) for row in rows], width) for n in sorted(needs.column_sums)},
+        lexical=padded([row.rare[None] for row in rows], width)[:, 0] if needs.lexical else None,
+        output_projection=projection.to(state.keys.dtype),
+    )
+
+
+def padded(parts: Sequence[Tensor], width: int) -> Tensor:
+    """One batch, padded on the left of dimension 1."""
+    left = [torch.full_like(part[:, :1], PADDING).repeat_interleave(width - part.shape[1], 1) for part in parts]
+    return torch.stack([torch.cat(pair, dim=1) for pair in zip(left, parts, strict=True)])
+
+
+def tensors_of(obs: Observation) -> dict[str, Tensor]:
+    """Every tensor of an observation, by name."""
+    found: dict[str, Tensor | None] = {
+        "keys": obs.state.keys,
+        "values": obs.state.values,
+        "positions": obs.state.positions,
+        "mass": obs.state.mass,
+        "bias": obs.state.bias,
+        "protected": obs.protected,
+        "queries": obs.queries,
+        "query_positions": obs.query_positions,
+        "lexical": obs.lexical,
+        "output_projection": obs.output_projection,
+        "sink_logits": obs.sink_logits,
+        "rope.inv_freq": None if obs.rope is None else obs.rope.inv_freq,
+    }
+    sums = {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
+    return {name: part for name, part in {**found, **sums}.items() if part is not None}
+
+
+def moved(obs: Observation, device: str) -> Observation:
+    """The same observation on another device."""
+
+    def there(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.to(device)
+
+    s = obs.state
+    return replace(
+        obs,
+        state=KVState(*(x.to(device) for x in (s.keys, s.values, s.positions, s.mass, s.bias))),
+        protected=obs.protected.to(device),
+        rope=None if obs.rope is None else replace(obs.rope, inv_freq=obs.rope.inv_freq.to(device)),
+        queries=there(obs.queries),
+        query_positions=there(obs.query_positions),
+        column_sums={n: x.to(device) for n, x in obs.column_sums.items()},
+        lexical=there(obs.lexical),
+        output_projection=there(obs.output_projection),
+        sink_logits=there(obs.sink_logits),
+    )

@@ -1,0 +1,147 @@
+"""Statistics against published values, plain formulas and their limiting cases."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvfw.analysis.stats import Estimate, Summary, cluster_bootstrap_ci, mean, run_se, summarise_values, wilson
+from kvfw.core.contracts.records import RunKey
+
+
+def runs(*values: Sequence[float], contexts: int = 1) -> dict[RunKey, Sequence[float]]:
+    """The value lists as runs, dealt to this many contexts in turn."""
+    return {RunKey(1024 * (at % contexts + 1), at // contexts): list(run) for at, run in enumerate(values)}
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "low", "high"),
+    [(41, 45, 79.3, 96.5), (38, 45, 71.2, 92.3), (21, 45, 32.9, 60.9), (0, 45, 0.0, 7.9)],
+)
+def test_wilson_gives_the_published_intervals(hits: int, n: int, low: float, high: float) -> None:
+    interval = wilson(hits, n).value
+    assert interval is not None
+    assert [round(100 * end, 1) for end in interval] == [low, high]
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_agrees_with_its_formula(case: tuple[int, int]) -> None:
+    hits, n = case
+    z, p = statistics.NormalDist().inv_cdf(0.975), hits / n
+    centre, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    expected = ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n))
+    assert wilson(hits, n).value == pytest.approx(expected, abs=1e-12)
+
+
+def test_wilson_of_nothing_is_nothing_and_of_nonsense_an_error() -> None:
+    assert wilson(0, 0) == Estimate(None, "no trial has a value")
+    for hits in (-1, 6):
+        with pytest.raises(ValueError, match="hits of 5 trials"):
+            wilson(hits, 5)
+
+
+def test_the_standard_error_is_that_of_the_run_means() -> None:
+    # Run means 1, 2, 3: sd = 1 over sqrt(3); a run without values does not count.
+    estimate = run_se(runs([0.0, 2.0], [2.0], [3.0, 3.0, 3.0], []))
+    assert estimate.value == pytest.approx(1 / math.sqrt(3))
+
+
+def test_a_standard_error_of_fewer_than_two_runs_has_a_reason() -> None:
+    assert run_se(runs([1.0, 2.0])).reason == "a standard error needs two runs or more, there is 1"
+    assert run_se({}).reason == "a standard error needs two runs or more, there are 0"
+
+
+def test_a_mean_over_nothing_is_not_zero() -> None:
+    assert mean([]) == Estimate(None, "no trial has a value")
+
+
+def test_the_bootstrap_draws_seeds_within_each_context() -> None:
+    # Contexts differ a lot, seeds not at all: only drawing contexts would widen the interval.
+    level = {RunKey(context, seed): [float(context)] * 5 for context in (1, 2, 9) for seed in range(3)}
+    assert cluster_bootstrap_ci(level).value == pytest.approx((4.0, 4.0))
+
+
+def test_the_bootstrap_draws_whole_runs() -> None:
+    # Trials of a run cancel out: runs are equal, so nothing varies between them.
+    assert cluster_bootstrap_ci(runs([-1.0, 1.0], [-5.0, 5.0], [-9.0, 9.0])).value == pytest.approx((0.0, 0.0))
+
+
+def test_the_bootstrap_agrees_with_all_possible_samples() -> None:
+    """Two contexts of three seeds have 729 samples; the drawn quantiles approach the enumerated ones."""
+    values = {RunKey(1, 0): [1.0, 2.0], RunKey(1, 1): [3.0], RunKey(1, 2): [8.0, 9.0, 9.5]} | {
+        RunKey(2, 0): [0.5], RunKey(2, 1): [4.0, 5.0], RunKey(2, 2): [6.5, 7.0]
+    }  # fmt: skip
+    by_context = [[values[RunKey(context, seed)] for seed in range(3)] for context in (1, 2)]
+    means = [
+        statistics.fmean(itertools.chain(*first, *second))
+        for first in itertools.product(by_context[0], repeat=3)
+        for second in itertools.product(by_context[1], repeat=3)
+    ]
+    exact = np.quantile(means, [0.025, 0.975])
+    assert cluster_bootstrap_ci(values).value == pytest.approx(exact, abs=0.1)
+
+
+def test_the_bootstrap_repeats_itself_and_ignores_order() -> None:
+    values = runs([1.0, 2.0], [3.0, 5.0], [4.0], [7.0, 1.0], [2.5], [0.5], contexts=2)
+    turned = {run: list(reversed(values[run])) for run in reversed(values)}
+    assert cluster_bootstrap_ci(values) == cluster_bootstrap_ci(turned)
+    few = [cluster_bootstrap_ci(values, resamples=9, seed=seed) for seed in (0, 1)]
+    assert few[0] != few[1]
+
+
+def test_a_bootstrap_without_seeds_to_draw_has_a_reason() -> None:
+    assert cluster_bootstrap_ci({}).reason == "no trial has a value"
+    reason = cluster_bootstrap_ci(runs([1.0], [2.0], [3.0], contexts=2)).reason
+    assert reason == "resampling needs two seeds or more per context, one at 2048"
+    assert cluster_bootstrap_ci(runs([1.0, 2.0])).value is None
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 1e-300, 1e100])
+def test_equal_values_give_an_interval_of_no_width(value: float) -> None:
+    summary = summarise_values(runs([value] * 3, [value] * 2, [value]), proportion=False)
+    assert summary.mean == pytest.approx(value, rel=1e-15)
+    assert summary.ci95 == (value, value)
+
+
+def test_a_summary_of_nothing_says_why_in_every_place() -> None:
+    summary = summarise_values({}, proportion=True, missing={"one token only": 3})
+    assert (summary.mean, summary.se, summary.ci95, summary.n) == (None, None, None, 0)
+    assert set(summary.reasons) == {"mean", "se", "ci95"}
+    assert summary.missing == {"one token only": 3}
+
+
+def test_few_runs_mark_bootstrap_intervals_only() -> None:
+    nine, ten = runs(*[[0.0]] * 9), runs(*[[0.0]] * 10)
+    assert summarise_values(nine, proportion=False).few_runs
+    assert not summarise_values(ten, proportion=False).few_runs
+    assert not summarise_values(nine, proportion=True).few_runs
+
+
+def test_a_proportion_of_parts_has_no_binomial_interval() -> None:
+    summary = summarise_values(runs([0.5], [1.0]), proportion=True)
+    assert summary.ci95 is None
+    assert "neither hit nor miss" in summary.reasons["ci95"]
+    assert summary.mean == 0.75
+
+
+@pytest.mark.parametrize("proportion", [True, False])
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.builds(RunKey, st.sampled_from([1024, 2048]), st.integers(0, 3)),
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=4),
+        max_size=6,
+    )
+)
+def test_every_statistic_is_finite_or_explained(proportion: bool, values: dict[RunKey, list[float]]) -> None:
+    summary = summarise_values(values, proportion=proportion, resamples=99)
+    # The model itself refuses NaN, infinity and a null without its reason.
+    assert Summary.model_validate_json(summary.model_dump_json()) == summary
+    if summary.ci95 is not None and not proportion:
+        everything = [value for run in values.values() for value in run]
+        assert min(everything) <= summary.ci95[0] <= summary.ci95[1] <= max(everything)

@@ -1,0 +1,343 @@
+"""The grammar, the checks against the registry, and the canonical text."""
+
+import random
+from fractions import Fraction
+from types import NoneType
+from typing import Literal, get_args, get_origin
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from helpers.parts import strange_registry
+from kvfw.core.compose.composition import Composition, Term, build_part, build_stage, parse, part_class
+from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_stages
+from kvfw.core.compress.stages import Merge, Select
+from kvfw.core.parts.part import default_text, part_option
+from kvfw.core.parts.spec import STAGE_KINDS, Kind
+from kvfw.core.registry.registry import default_registry
+from kvfw.errors import RequestError, SpecError
+from kvfw.methods.mergers.ewmeans import EWMeans
+from kvfw.methods.scorers.position import Position
+from kvfw.methods.scorers.snapkv import SnapKV
+from kvfw.methods.selectors.topk import TopK
+from kvfw.methods.spaces.pre import Pre
+
+GOLDEN = [
+    ("snapkv", "snapkv"),
+    ("snapkv:1", "snapkv"),
+    ("snapkv:1.0", "snapkv"),
+    ("snapkv:0.8+ewmeans_pre:0.2", "snapkv:0.8+ewmeans_pre:0.2"),
+    ("snapkv:.80 + ewmeans_pre:0.20", "snapkv:0.8+ewmeans_pre:0.2"),
+    ("snapkv:4/5+ewmeans_pre:1/5", "snapkv:0.8+ewmeans_pre:0.2"),
+    ("snapkv:1/3+uniform:1/3+streaming:1/3", "snapkv:1/3+uniform:1/3+streaming:1/3"),
+    ("snapkv:2/6+uniform:4/6", "snapkv:1/3+uniform:2/3"),
+    ("  snapkv  (  window = 64 , pool = max )  ", "snapkv(window=64,pool=max)"),
+    ("snapkv(pool=max,window=64)", "snapkv(window=64,pool=max)"),
+    ("snapkv(window=84,kernel=7,pool=avg)", "snapkv"),
+    ("snapkv(kernel=5,window=84)", "snapkv(kernel=5)"),
+    ("snapkv(window=064)", "snapkv(window=64)"),
+    ("streaming(positions=original)", "streaming"),
+    ("streaming(positions=cache)", "streaming(positions=cache)"),
+    ("ewmeans_pre(weight=snapkv)", "ewmeans_pre"),
+    ("ewmeans_pre(weight=snapkv(window=84))", "ewmeans_pre"),
+    ("ewmeans_pre(weight=snapkv(pool=max))", "ewmeans_pre(weight=snapkv(pool=max))"),
+    ("ewmeans_pre(block=none,bias=none)", "ewmeans_pre"),
+    ("ewmeans_post(block=512,bias=log,iters=3)", "ewmeans_post(iters=3,bias=log,block=512)"),
+    ("select(scorer=position)", "select(scorer=position)"),
+    ("select(selector=topk,scorer=position)", "select(scorer=position)"),
+    ("select(selector=evenly,scorer=position)", "select(scorer=position,selector=evenly)"),
+    (
+        "merge(space=pre,weight=position,merger=ewmeans(block=8,iters=8))",
+        "merge(merger=ewmeans(block=8),space=pre,weight=position)",
+    ),
+    ("merge(merger=ewmeans,space=post)", "merge(merger=ewmeans)"),
+]
+
+
+@pytest.mark.parametrize(("text", "canonical"), GOLDEN)
+def test_canonical_text(text: str, canonical: str) -> None:
+    composition = parse(text)
+    assert str(composition) == canonical
+    assert parse(canonical) == composition
+    assert sum(stage.share for stage in composition.stages) == 1
+
+
+# The mark ¦ stands before the character that the caret must point at.
+FAULTS = [
+    # syntax
+    ("¦", "expected the name of a part, found the end"),
+    ("   ¦", "expected the name of a part, found the end"),
+    ("¦+snapkv", "expected the name of a part, found '+'"),
+    ("snapkv:0.5+¦", "expected the name of a part, found the end"),
+    ("¦7snap", "expected the name of a part, found '7'"),
+    ("snapkv ¦uniform", "unexpected 'u'; stages are joined by '+', a share follows ':'"),
+    ("snapkv:0.5¦x", "unexpected 'x'"),
+    ("snapkv:0.5¦:0.5", "unexpected ':'"),
+    ("snapkv¦)", "unexpected ')'"),
+    ("snapkv(window=3)¦)", "unexpected ')'"),
+    ("snapkv(¦", "expected the name of an option, found the end"),
+    ("snapkv(¦)", "expected the name of an option, found ')'"),
+    ("snapkv(window=3,¦)", "expected the name of an option, found ')'"),
+    ("snapkv(window=3¦", "expected ',' or ')' after an option"),
+    ("snapkv(window=3 ¦kernel=5)", "expected ',' or ')' after an option"),
+    ("ewmeans_pre(weight=snapkv(window=3)¦", "expected ',' or ')' after an option"),
+    ("snapkv(window¦)", "expected '=' after option 'window'"),
+    ("snapkv(window=¦)", "expected a value for option 'window', found ')'"),
+    ("snapkv(window=3, ¦window=3)", "option 'window' is given twice"),
+    # shares
+    ("snapkv:¦", "expected a share such as 0.8 or 1/3, found the end"),
+    ("snapkv:¦-1", "expected a share such as 0.8 or 1/3, found '-'"),
+    ("snapkv:¦half", "expected a share"),
+    ("snapkv: ¦0", "share 0 is not above 0 and at most 1"),
+    ("snapkv:¦1.5", "share 1.5 is not above 0 and at most 1"),
+    ("snapkv:¦3/2", "share 3/2 is not above 0 and at most 1"),
+    ("snapkv:¦1/0", "share 1/0 divides by zero"),
+    ("snapkv:¦0.9", "shares must sum to 1; 0.9 = 0.9"),
+    ("snapkv:0.8+uniform:¦0.3", "shares must sum to 1; 0.8 + 0.3 = 1.1"),
+    ("snapkv:0.8+uniform:¦0.2000001", "shares must sum to 1; 0.8 + 0.2000001 = 1.0000001"),
+    ("snapkv:1/3+uniform:¦0.5", "shares must sum to 1; 1/3 + 0.5 = 5/6"),
+    ("snapkv:0.8+uniform¦", "stage 'uniform' needs a share, such as uniform:0.5"),
+    ("snapkv¦+uniform:0.2", "stage 'snapkv' needs a share, such as snapkv:0.5"),
+    # names
+    ("¦snapkw", "unknown method 'snapkw'. Did you mean snapkv? Known: "),
+    ("snapkv:0.5+ ¦uniforn:0.5", "unknown method 'uniforn'. Did you mean uniform?"),
+    ("¦topk", "unknown method 'topk'"),
+    ("ewmeans_pre(weight=¦snapkw)", "unknown scorer 'snapkw'. Did you mean snapkv? Known: "),
+    ("ewmeans_pre(weight=¦uniform)", "unknown scorer 'uniform'"),
+    ("select(scorer=position,selector=¦evenli)", "unknown selector 'evenli'. Did you mean evenly?"),
+    ("select(scorer=¦snapkw(window=3))", "unknown scorer 'snapkw'"),
+    # options
+    ("snapkv(¦windw=3)", "snapkv has no option 'windw'; its options and defaults are window=84, kernel=7, pool=avg"),
+    ("uniform(¦x=1)", "uniform has no option 'x'; it has no options"),
+    ("select(¦scorr=position)", "its options and defaults are scorer=required, selector=topk, positions=original"),
+    ("ewmeans_pre(weight=snapkv(window=3,¦kernl=4))", "snapkv has no option 'kernl'"),
+    ("snapkv(window=¦many)", "option 'window' of snapkv is 'many': "),
+    ("snapkv(window=¦1.5)", "option 'window' of snapkv is '1.5': "),
+    ("snapkv(window=¦none)", "option 'window' of snapkv is 'none': "),
+    ("snapkv(window=¦0)", "option 'window' of snapkv is '0': Input should be greater than or equal to 1"),
+    ("snapkv(pool=¦mean)", "option 'pool' of snapkv is 'mean': Input should be 'avg' or 'max'"),
+    ("snapkv(window=9,kernel=¦6)", "the pooling kernel must be odd; use 5 or 7"),
+    ("ewmeans_pre(weight=snapkv(kernel=¦4))", "the pooling kernel must be odd; use 3 or 5"),
+    ("ewmeans_pre(block=¦0)", "option 'block' of ewmeans_pre is '0': "),
+    ("snapkv(window=¦snapkv(kernel=3))", "option 'window' of snapkv takes a plain value, not a part"),
+    ("ewmeans_pre(weight=¦5)", "option 'weight' takes the name of a scorer"),
+    ("select(scorer=position,selector= ¦0.5)", "option 'selector' takes the name of a selector"),
+    ("¦select", "select needs a scorer as an option"),
+    ("snapkv:0.5+¦merge(space=pre):0.5", "merge needs a merger as an option"),
+    # order
+    (
+        "ewmeans_pre:0.2+¦snapkv:0.8",
+        "stage 'ewmeans_pre' merges all that is left, so nothing can follow it; put it last",
+    ),
+    ("ewmeans_pre:0.2+ ¦ewmeans_post:0.8", "put it last"),
+    ("merge(merger=ewmeans):0.2+¦snapkv:0.8", "stage 'merge' merges all that is left"),
+]
+
+
+@pytest.mark.parametrize(("marked", "reason"), FAULTS)
+def test_the_caret_points_at_the_fault(marked: str, reason: str) -> None:
+    at = marked.index("¦")
+    text = marked.replace("¦", "")
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    assert reason in caught.value.reason
+    assert caught.value.at == at
+    assert str(caught.value).splitlines()[-2:] == [f"  {text}", f"  {' ' * at}^"]
+
+
+@st.composite
+def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
+    """A part with some of its options, in any order, with spaces here and there."""
+
+    def space() -> str:
+        return draw(st.sampled_from(["", "", " "]))
+
+    registry = default_registry()
+    options = []
+    for key, info in part_class(registry.get(kind, name)).model_fields.items():
+        mark = part_option(info)
+        if not info.is_required() and not draw(st.booleans()):
+            continue
+        if mark is not None:
+            if mark.default is not None and not draw(st.booleans()):
+                continue
+            inner = draw(st.sampled_from([spec.name for spec in registry.of_kind(mark.kind)]))
+            value = draw(part_texts(mark.kind, inner))
+        elif get_origin(info.annotation) is Literal:
+            value = draw(st.sampled_from(get_args(info.annotation)))
+        elif info.annotation is float:
+            value = repr(draw(st.floats(0, 1e6)))
+        else:
+            assert int in {info.annotation, *get_args(info.annotation)}, f"teach this test about {info}"
+            numbers = st.integers(0, 60).map(lambda n: str(2 * n + 1))
+            value = draw(st.just("none") | numbers if NoneType in get_args(info.annotation) else numbers)
+        options.append(f"{space()}{key}{space()}={space()}{value}{space()}")
+    draw(st.randoms(use_true_random=False)).shuffle(options)
+    return f"{space()}{name}{space()}" + (f"({','.join(options)})" if options else "")
+
+
+STAGES = [(spec.kind, spec.name) for kind in STAGE_KINDS for spec in default_registry().of_kind(kind)]
+
+
+@st.composite
+def compositions(draw: st.DrawFn) -> str:
+    texts = [
+        draw(part_texts(kind, name)) for kind, name in draw(st.lists(st.sampled_from(STAGES), min_size=1, max_size=4))
+    ]
+    # A merge can only come last.
+    selecting = [text for text in texts if not build_stage(text).consumes_rest]
+    merging = [text for text in texts if build_stage(text).consumes_rest][:1]
+    stages = selecting + merging
+    weights = draw(st.lists(st.integers(1, 12), min_size=len(stages), max_size=len(stages)))
+    return "+".join(f"{stage}:{weight}/{sum(weights)}" for stage, weight in zip(stages, weights, strict=True))
+
+
+def check_canonical(node: PartNode, kind: Kind) -> None:
+    fields = part_class(default_registry().get(kind, node.name)).model_fields
+    keys = [option.key for option in node.options]
+    assert keys == [key for key in fields if key in keys], "declared order"
+    for option in node.options:
+        mark = part_option(fields[option.key])
+        if isinstance(option.value, PartNode):
+            assert mark is not None
+            check_canonical(option.value, mark.kind)
+        else:
+            assert option.value != default_text(fields[option.key]), "a default was printed"
+
+
+@settings(max_examples=60, deadline=None)
+@given(compositions())
+def test_every_composition_prints_back(text: str) -> None:
+    composition = parse(text)
+    canonical = str(composition)
+    assert parse(canonical) == composition
+    assert str(parse(canonical)) == canonical
+    assert " " not in canonical
+    for stage in composition.stages:
+        node = parse_part(stage.text)
+        check_canonical(node, default_registry().stage(node.name).kind)
+        assert build_stage(stage.text) == build_stage(build_text(node, random.Random(canonical)))
+
+
+def build_text(node: PartNode, order: random.Random) -> str:
+    """A part's text with its options in another order."""
+    options = [
+        f"{option.key}={build_text(option.value, order) if isinstance(option.value, PartNode) else option.value}"
+        for option in node.options
+    ]
+    order.shuffle(options)
+    return node.name + (f"({','.join(options)})" if options else "")
+
+
+def test_the_syntax_tree_remembers_places() -> None:
+    text = "snapkv(window=64, pool = max):0.8 + merge(merger=ewmeans(iters=2)):1/5"
+    first, second = parse_stages(text)
+    inner = PartNode(
+        "ewmeans", (OptionNode("iters", "2", text.index("iters"), text.index("2)")),), text.index("ewmeans")
+    )
+    assert first == StageNode(
+        PartNode(
+            "snapkv",
+            (
+                OptionNode("window", "64", text.index("window"), text.index("64")),
+                OptionNode("pool", "max", text.index("pool"), text.index("max")),
+            ),
+            0,
+        ),
+        Fraction(4, 5),
+        text.index("0.8"),
+    )
+    assert second.part == PartNode(
+        "merge",
+        (OptionNode("merger", inner, text.index("merger="), text.index("ewmeans")),),
+        text.index("merge("),
+    )
+
+
+@pytest.mark.parametrize("value", ["-3", "1e-5", "-2.5E+7", "0.25", "a/b", "x-1", "3rd", "v1.2"])
+def test_scalars_are_taken_whole(value: str) -> None:
+    (option,) = parse_part(f"part(key={value})").options
+    assert option.value == value
+
+
+def test_methods_are_recipes() -> None:
+    assert build_stage("ewmeans_pre(iters=3,block=16,bias=log,weight=position)") == Merge(
+        merger=EWMeans(iters=3, block=16), space=Pre(), weight=Position(), bias="log"
+    )
+    assert build_stage("streaming(positions=cache)") == Select(scorer=Position(), selector=TopK(), positions="cache")
+    assert build_stage("snapkv(kernel=3)") == Select(scorer=SnapKV(kernel=3), selector=TopK())
+    assert build_stage("uniform") == build_stage("select(scorer=position,selector=evenly)")
+    assert build_part(Kind.SCORER, "snapkv(window=9)") == SnapKV(window=9)
+
+
+def test_parts_and_compositions_are_immutable() -> None:
+    composition = Composition(stages=(Term(text="snapkv", share=Fraction(1)),))
+    assert composition == parse("snapkv")
+    assert hash(composition) == hash(parse("snapkv"))
+    for frozen, name in ((composition, "stages"), (SnapKV(), "window"), (build_stage("snapkv"), "scorer")):
+        with pytest.raises(ValueError, match="frozen"):
+            setattr(frozen, name, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("options(strength=10)", "options"),
+        ("options(strength=10.0)", "options"),
+        ("options(strength=2.50)", "options(strength=2.5)"),
+        ("options(strength=3)", "options(strength=3)"),
+        ("options(strength=1e-5)", "options(strength=1e-05)"),
+        ("options(strength=1e300)", "options(strength=1e+300)"),
+        ("options(flag=false)", "options"),
+        ("options(flag=yes)", "options(flag=true)"),
+        ("options(norm=none,local=none)", "options(norm=none)"),
+        ("options(local=5)", "options(local=5)"),
+        ("nested(by=snapkv(window=5))", "nested"),
+        ("nested(by=snapkv)", "nested(by=snapkv)"),
+        ("nested(by=options(strength=10))", "nested(by=options)"),
+        ("required(steps=3)", "required(steps=3)"),
+    ],
+)
+def test_options_of_strangers(text: str, canonical: str) -> None:
+    registry = strange_registry()
+    composition = parse(text, registry)
+    assert str(composition) == canonical
+    assert parse(canonical, registry) == composition
+    assert build_stage(text, registry) == build_stage(canonical, registry)
+
+
+@pytest.mark.parametrize(
+    ("marked", "reason"),
+    [
+        ("options(strength=¦nan)", "finite"),
+        ("options(strength=¦inf)", "finite"),
+        ("options(flag=¦maybe)", "option 'flag' of options is 'maybe'"),
+        ("options(flag=¦none)", "option 'flag' of options is 'none'"),
+        ("snapkv:0.5+¦required:0.5", "required needs option 'steps'"),
+        ("options(¦stength=1)", "strength=10, flag=false, norm=count, local=none"),
+    ],
+)
+def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(marked.replace("¦", ""), strange_registry())
+    assert reason in caught.value.reason
+    assert caught.value.at == marked.index("¦")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("absent", "scorer 'absent' of stranger cannot be imported: No module named 'helpers.nowhere'"),
+        (
+            "unnamed",
+            "scorer 'unnamed' of stranger cannot be imported: module 'helpers.parts' has no attribute 'Absent'",
+        ),
+        ("no_part", "scorer 'no_part' of stranger: helpers.parts:STRANGERS is not a subclass of kvfw.Part"),
+        ("broken_recipe", "the recipe of method 'broken_recipe' (stranger) does not work: 'by'"),
+    ],
+)
+def test_broken_parts_of_strangers_are_named(text: str, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(text, strange_registry())
+    assert message in str(caught.value)

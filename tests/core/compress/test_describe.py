@@ -1,0 +1,60 @@
+"""What is said about a part comes from the part: options with defaults and rules, needs, and texts that use it."""
+
+import pytest
+
+from kvfw.core.compress.describe import describe, needs_lines
+from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.registry import collect
+from kvfw.core.state.observation import Needs
+
+REGISTRY = collect([])
+
+
+def test_options_have_defaults_rules_and_meaning() -> None:
+    window, kernel, pool = describe(REGISTRY.get(Kind.SCORER, "snapkv")).options
+    assert (window.key, window.default, window.rules, window.part) == ("window", "84", (">= 1",), None)
+    assert str(kernel) == "kernel=7  pooling width in tokens, odd  (>= 1)"
+    assert pool.rules == ("avg or max",)
+
+
+def test_an_option_may_hold_a_part() -> None:
+    facts = describe(REGISTRY.get(Kind.STAGE, "merge"))
+    merger = facts.options[0]
+    assert (merger.part, merger.default) == (Kind.MERGER, "required")
+    assert str(merger) == "merger=required  a merger: turns many slots into few"
+    assert facts.needs is None
+    assert facts.usage == ("merge(merger=ewmeans)", "merge(merger=ewmeans,space=post,weight=snapkv,bias=none)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "usage"),
+    [
+        (Kind.SCORER, "position", ("position",)),
+        (Kind.SELECTOR, "evenly", ("select(scorer=snapkv,selector=evenly)",)),
+        (Kind.SPACE, "pre", ("merge(merger=ewmeans,space=pre)",)),
+        (Kind.TASK, "niah", ('--task "niah"', '--task "niah(haystack=none,begin_answer=true)"')),
+        (Kind.METRIC, "recall", ()),
+        (Kind.MODEL, "smollm2-135m", ("--model smollm2-135m",)),
+        (Kind.MODEL, "minilm-l6", ()),
+    ],
+)
+def test_usage_says_what_to_write(kind: Kind, name: str, usage: tuple[str, ...]) -> None:
+    assert describe(REGISTRY.get(kind, name)).usage == usage
+
+
+def test_needs_are_phrases() -> None:
+    assert needs_lines(Needs()) == ()
+    assert needs_lines(Needs(queries=8, column_sums=frozenset({0, 5}), lexical=True)) == (
+        "the last 8 queries",
+        "exact column sums of attention",
+        "exact column sums of attention from at least 5 tokens away",
+        "lexical features of the prompt's text",
+    )
+    assert describe(REGISTRY.get(Kind.METHOD, "streaming")).needs == ()
+    assert describe(REGISTRY.get(Kind.SELECTOR, "topk")).needs is None
+
+
+def test_metrics_say_how_they_are_judged() -> None:
+    notes = dict(describe(REGISTRY.get(Kind.METRIC, "ref_ppl")).notes)
+    assert notes == {"heading": "Ref PPL", "unit": "none", "direction": "lower is better"}
+    assert dict(describe(REGISTRY.get(Kind.METRIC, "self_ppl")).notes)["direction"] == "neither direction is better"

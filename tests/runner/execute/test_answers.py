@@ -1,0 +1,117 @@
+"""Rows answered in batches: which go together, and that a batch answers as its rows do alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfw.core.compose.budget import amount
+from kvfw.core.compose.composition import parse
+from kvfw.core.compress.compressor import compressor
+from kvfw.core.contracts.records import RowKey
+from kvfw.core.parts.part import Part
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import default_registry, register
+from kvfw.core.state.observation import Needs
+from kvfw.model.load.load import load_model
+from kvfw.model.load.sentence import SentenceEncoder
+from kvfw.model.run import batch as together
+from kvfw.model.run import decode
+from kvfw.model.run.prefill import Prefill, prefill
+from kvfw.runner.execute.answers import BATCH_ROWS, Tools, answers, batches, rows_at_once
+from kvfw.runner.plan.prepare import Row
+
+COMPOSITIONS = ("streaming", "uniform", "snapkv(window=16)", "snapkv(window=16):0.5+ewmeans_pre(iters=2):0.5")
+NEW, QUESTION = 6, tuple(range(5, 12))
+
+
+def row(text: str, ratio: int = 4) -> Row:
+    by = compressor(parse(text), amount(ratio=ratio), sinks=4, recent=8)
+    return Row(RowKey(str(by.composition), str(by.amount)), by)
+
+
+@pytest.fixture(scope="module")
+def tools(tiny_folder: Path) -> Tools:
+    return Tools(load_model(str(tiny_folder), device="cpu"), SentenceEncoder())
+
+
+@pytest.fixture(scope="module")
+def filled(tools: Tools) -> Prefill:
+    ids = [(7 * i * i + 3 * i) % 90 + 5 for i in range(120)]
+    return prefill(tools.loaded.model, ids, Needs(queries=84), sinks=4, recent=8)
+
+
+def test_batches_keep_the_order_and_hold_one_amount() -> None:
+    rows = [row(text, ratio) for ratio in (2, 4) for text in COMPOSITIONS]
+    found = list(batches(rows, 3))
+    assert [len(batch) for batch in found] == [3, 1, 3, 1]
+    assert [each for batch in found for each in batch] == rows
+    assert all(len({each.key.amount for each in batch}) == 1 for batch in found)
+    assert list(batches([], 3)) == []
+    many = [row(f"snapkv(window={n})") for n in range(1, BATCH_ROWS + 2)]
+    assert [len(batch) for batch in batches(many, BATCH_ROWS)] == [BATCH_ROWS, 1]
+
+
+@pytest.mark.parametrize("question", [(), QUESTION], ids=["aware", "agnostic"])
+def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, question: Sequence[int]) -> None:
+    rows = [row(text) for text in COMPOSITIONS]
+    batch = [answer for _, answer in answers(filled, rows, question, NEW, tools).done]
+    singles = [answers(filled, [one], question, NEW, tools).done[0][1] for one in rows]
+    for each, alone in zip(batch, singles, strict=True):
+        assert each.response == alone.response
+        assert each.report.kv_bytes == alone.report.kv_bytes
+        assert set(each.seconds) == {"prefill", "compress", "decode"}
+    # The question's own slots are held, too.
+    slots = 4 + (120 - 12) // 4 + 8 + len(question)
+    assert all(layer.slots == (slots, slots) for layer in batch[0].report.layers)
+
+
+def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(text) for text in COMPOSITIONS]
+    expected = [answer.response for _, answer in answers(filled, rows, (), NEW, tools).done]
+    lone = list[int]()
+    original = decode.greedy
+
+    def counted(*arguments: Any) -> tuple[int, ...]:
+        lone.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(decode, "greedy", counted)
+    monkeypatch.setattr(together, "SURE_GAP", {tools.loaded.model.dtype: 1e6})
+    assert [answer.response for _, answer in answers(filled, rows, (), NEW, tools).done] == expected
+    assert len(lone) == len(rows)
+
+
+def test_one_row_at_a_time_where_a_batch_cannot_be_trusted(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rows_at_once(tools) == BATCH_ROWS
+    monkeypatch.setattr(together, "SURE_GAP", {})
+    assert rows_at_once(tools) == 1
+
+
+class Third(Part):
+    """Fails in one layer."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    def score(self, obs: Any) -> Any:
+        if obs.layer == 1:
+            raise ValueError("layer one\nboom")
+        return obs.state.positions
+
+
+def test_a_row_that_fails_takes_no_other_with_it(tools: Tools, filled: Prefill) -> None:
+    registry = register((*default_registry().specs.values(), PartSpec(Kind.SCORER, "third", f"{__name__}:Third", "x")))
+    by = compressor(parse("third", registry), amount(ratio=4), sinks=4, recent=8, registry=registry)
+    broken = Row(RowKey("third", "ratio=4"), by)
+    rows = [row(COMPOSITIONS[0]), broken, row(COMPOSITIONS[1])]
+    found = answers(filled, rows, (), NEW, tools)
+    assert [each for each, _ in found.done] == [rows[0], rows[2]]
+    ((which, error),) = found.failed
+    assert which is broken
+    assert "scorer Third in layer 1 failed: ValueError: layer one boom (test_answers.py, line" in str(error)
+    assert answers(filled, [broken], (), NEW, tools).done == ()
