@@ -148,7 +148,8 @@ def needs_lines(needs: Needs) -> tuple[str, ...]:
     for distance in sorted(needs.column_sums):
         where = f" from at least {distance} tokens away" if distance else ""
         lines.append(f"exact column sums of attention{where}")
-    return tuple(lines + (["lexical features of the prompt's text"] if needs.lexical else []))
+    lines += ["lexical features of the prompt's text"] if needs.lexical else []
+    return tuple(lines + (["the weight of the output projection"] if needs.projection else []))
 
 
 def _notes(cls: type[Part]) -> tuple[tuple[str, str], ...]:

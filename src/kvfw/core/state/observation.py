@@ -21,11 +21,13 @@ class Needs:
         column_sums: for every ``n`` in it, the attention each key received from all queries at least ``n`` positions
             later, summed over the queries.
         lexical: per-token lexical features of the prompt's text.
+        projection: the weight of the layer's output projection.
     """
 
     queries: int = 0
     column_sums: frozenset[int] = frozenset()
     lexical: bool = False
+    projection: bool = False
 
     def __or__(self, other: "Needs") -> "Needs":
         """Needs that cover both."""
@@ -33,6 +35,7 @@ class Needs:
             queries=max(self.queries, other.queries),
             column_sums=self.column_sums | other.column_sums,
             lexical=self.lexical or other.lexical,
+            projection=self.projection or other.projection,
         )
 
 
@@ -54,7 +57,7 @@ class Observation:
         column_sums: for every distance asked for, exact sums over all queries of the attention each slot received,
             mean over the query heads of each KV head.
         lexical: 1 for tokens whose text looks rare (see :mod:`kvfw.core.state.lexical`), else 0, where asked for.
-        output_projection: weight of the layer's output projection, where the model has one.
+        output_projection: weight of the layer's output projection, where asked for.
     """
 
     state: KVState
@@ -88,6 +91,7 @@ class Observation:
             query_positions=positions,
             column_sums={n: sums for n, sums in self.column_sums.items() if n in needs.column_sums},
             lexical=self.lexical if needs.lexical else None,
+            output_projection=self.output_projection if needs.projection else None,
         )
 
     def window(self) -> tuple[Float[Tensor, "B H w Dk"], Float32[Tensor, "B w"]]:
@@ -119,6 +123,16 @@ class Observation:
         if self.lexical is None:
             raise RunError("a scorer looked at lexical features without declaring Needs(lexical=True)")
         return self.lexical
+
+    def projection(self) -> Float[Tensor, "out in"]:
+        """Weight of the output projection: head h of the H query heads has the columns ``h Dv`` to ``(h + 1) Dv``.
+
+        Raises:
+            RunError: it was not asked for in the part's needs.
+        """
+        if self.output_projection is None:
+            raise RunError("a scorer looked at the output projection without declaring Needs(projection=True)")
+        return self.output_projection
 
     @property
     def middle(self) -> Bool[Tensor, "B Hkv N"]:
