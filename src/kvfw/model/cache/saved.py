@@ -20,7 +20,7 @@ from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache, CompressedLayer
 from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
 from kvfw.model.inspect.layers import attention_modules
-from kvfw.model.inspect.support import fresh_layers
+from kvfw.model.inspect.support import check_is_model, fresh_layers
 from kvfw.store.atomic import cause, write_atomic
 
 #: Name of the one entry of a file's metadata that says what it is.
@@ -87,11 +87,7 @@ def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
         OptionError: the path is none.
         SavedCacheError: the file cannot be read, or is none of :func:`save_cache`.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedError(
-            f"load_cache takes a transformers model, not {type(model).__name__}; of what load_model returns, pass "
-            ".model"
-        )
+    check_is_model(model, "load_cache")
     file = _file("load_cache", path)
     try:
         with file.open("rb"):

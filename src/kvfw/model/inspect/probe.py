@@ -1,6 +1,7 @@
 """Asks a model's attention layers what they do to keys, by calling them on one token of zeros."""
 
 import inspect
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,11 @@ class _KeyProbe:
 
     def __init__(self) -> None:
         self.seen: tuple[Tensor, Tensor, dict[str, Any]] | None = None
+        self._thread = threading.get_ident()
+
+    def owns(self, module: nn.Module, key: Tensor) -> bool:
+        """All calls of this thread: it does nothing else meanwhile."""
+        return threading.get_ident() == self._thread
 
     def attend(
         self,

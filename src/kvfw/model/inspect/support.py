@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -61,6 +62,20 @@ def check_supported(
             f"every layer of {name} has a sliding window and is left as it is, so there is nothing to compress"
         )
     return layers
+
+
+def check_is_model(model: object, function: str) -> None:
+    """Refuses what is no transformers model, and names the model inside where there is one.
+
+    Raises:
+        UnsupportedError: with what to pass instead.
+    """
+    if isinstance(model, PreTrainedModel):
+        return
+    inside = list(model.named_modules()) if isinstance(model, nn.Module) else list(getattr(model, "__dict__", {}).items())
+    path = next((path for path, part in inside if isinstance(part, PreTrainedModel)), None)
+    advice = f"pass .{path} of it" if path else "pass .model of what load_model returns"
+    raise UnsupportedError(f"{function} takes a transformers model, not {type(model).__name__}; {advice}")
 
 
 def check_kind(config: PreTrainedConfig, name: str) -> None:

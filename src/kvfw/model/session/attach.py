@@ -20,6 +20,7 @@ from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.fingerprint import check_same_model
 from kvfw.model.compat.versions import cache_name
+from kvfw.model.inspect.support import check_is_model
 from kvfw.model.session.plan import SessionPlan
 from kvfw.model.session.session import Session, new_cache
 
@@ -86,10 +87,7 @@ def attach(
             prompt without room for its amount, RunError for keys that are not finite, UnsupportedError for what
             cannot be done right.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedError(
-            f"attach takes a transformers model, not {type(model).__name__}; of what load_model returns, pass .model"
-        )
+    check_is_model(model, "attach")
     plan = _plan(
         composition,
         {"ratio": ratio, "slots": slots, "keep": keep},

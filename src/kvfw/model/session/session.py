@@ -1,6 +1,5 @@
 """The one mutable object: what happens to a cache while a model runs through kvfw's attention."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kvfw.core.compress.stages import take_scores
 from kvfw.core.ops.column_sums import column_sums
@@ -21,7 +19,7 @@ from kvfw.core.state.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache, CompressedLayer
 from kvfw.model.cache.masks import layer_mask
-from kvfw.model.compat.routing import Attention, routed
+from kvfw.model.compat.routing import Attention, model_attention, own_implementation, routed
 from kvfw.model.compat.versions import cache_in
 from kvfw.model.inspect.layers import Anatomy, Layer, anatomy, text_config
 from kvfw.model.inspect.support import fresh_layers
@@ -57,7 +55,7 @@ class Session:
         self.anatomy: Anatomy = anatomy(model)
         #: Observations of the last compression event by layer, kept only where nothing compresses.
         self.observations: dict[int, Observation] = {}
-        self._base = text_config(model)._attn_implementation
+        self._base = own_implementation(model)
         self._switch = table_switch(text_config(model))
         self._padding: Tensor | None = None
         self._budgets: dict[int, Tensor] = {}
@@ -112,16 +110,23 @@ class Session:
         for layer in self.cache.compressed_layers():
             layer.attached = attached
 
+    def owns(self, module: nn.Module, key: Tensor) -> bool:
+        """Whether these keys came from a compressible layer of our cache."""
+        return self._own_layer(getattr(module, "layer_idx", None), key) is not None
+
     def see_padding(self, padding: Tensor | None) -> None:
         """Remembers which tokens of the coming forward are padding."""
         self._padding = padding
 
+    @torch.compiler.disable
     def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at a forward into our cache before it runs."""
-        if cache_in(kwargs) is not self.cache:
-            return
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs.get("inputs_embeds")
+        if cache_in(kwargs) is not self.cache:
+            if self._switch is not None and given is not None and not isinstance(cache_in(kwargs), CompressedCache):
+                check_switch(self._switch, given.shape[1], None, self.cache, self.model)
+            return
         if given is not None:
             new, seen, mask = given.shape[1], self.cache.get_seq_length(), kwargs.get("attention_mask")
             check_call(new, seen, mask)
@@ -155,11 +160,10 @@ class Session:
         """The model's own attention, with the right mask for compressed layers, and compression where it is due."""
         index = getattr(module, "layer_idx", None)
         layer = self._own_layer(index, key)
+        assert layer is not None
+        assert isinstance(index, int)
         if self._switch is not None:
             check_switch(self._switch, query.shape[2], layer, self.cache, self.model)
-        if layer is None:
-            return self._attention(module)(module, query, key, value, attention_mask, **kwargs)
-        assert isinstance(index, int)
         if kwargs.get("position_bias") is not None:
             raise UnsupportedError(
                 f"{type(module).__name__} adds a bias to its attention logits that is made for every token of the "
@@ -213,11 +217,7 @@ class Session:
         if mask is not None and name.startswith(("flash", "flex")):
             special = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
             name = "eager" if special else "sdpa"
-        if name == "eager":
-            found: Attention = sys.modules[type(module).__module__].eager_attention_forward
-            return found
-        function: Attention = ALL_ATTENTION_FUNCTIONS[name]
-        return function
+        return model_attention(module, name)
 
     def _positions(self, layer: CompressedLayer, query: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """Positions ``[B, n]`` the model gave the new tokens; consecutive ones where it does not pass them on."""
