@@ -20,7 +20,7 @@ from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache, CompressedLayer
 from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
 from kvfw.model.inspect.layers import attention_modules
-from kvfw.model.inspect.support import check_is_model, fresh_layers
+from kvfw.model.inspect.support import check_is_model, fresh_layers, runs_on
 from kvfw.store.atomic import cause, write_atomic
 
 #: Name of the one entry of a file's metadata that says what it is.
@@ -205,7 +205,7 @@ def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor])
     KeyError, TypeError, ValueError: the header and the tensors do not fit each other or the model.
     """
     layers: list[CacheLayerMixin] = []
-    places = [next(module.parameters()).device for module in attention_modules(model)]
+    places = [runs_on(module) for module in attention_modules(model)]
     fresh = fresh_layers(model.config)
     for index, (about, place, empty) in enumerate(zip(header.layers, places, fresh, strict=True)):
         own = {

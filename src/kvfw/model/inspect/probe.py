@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from kvfw.errors import UnsupportedError
 from kvfw.model.compat.routing import routed
+from kvfw.model.inspect.support import runs_on
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _ask(
     if "position_embeddings" not in inspect.signature(attention.forward).parameters:
         return None
     config: Any = attention.config
-    device = next(attention.parameters(), torch.empty(0)).device
+    device = runs_on(attention)
     hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=device)
     table = torch.full((1, 1, table_width), torch.nan, dtype=dtype, device=device)
     try:

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import torch
 from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -110,6 +111,13 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
 def fresh_layers(config: PreTrainedConfig) -> tuple[CacheLayerMixin, ...]:
     """One empty cache layer per model layer, as transformers itself would make them."""
     return tuple(cast(list[CacheLayerMixin], DynamicCache(config=config.get_text_config(decoder=True)).layers))
+
+
+def runs_on(module: nn.Module) -> torch.device:
+    """The device a module computes on: of one that accelerate offloads, where its weights are brought for a forward."""
+    hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
+    brought = next((device for hook in hooks if (device := getattr(hook, "execution_device", None)) is not None), None)
+    return torch.device(brought) if brought is not None else next(module.parameters(), torch.empty(0)).device
 
 
 def compressible(layer: CacheLayerMixin, model_name: str, index: int) -> bool:

@@ -53,6 +53,8 @@ class Session:
     def __init__(self, model: PreTrainedModel, cache: CompressedCache, plan: SessionPlan) -> None:
         self.model, self.cache, self.plan = model, cache, plan
         self.anatomy: Anatomy = anatomy(model)
+        if plan.needs.projection:
+            self.anatomy.check_projections(type(model).__name__)
         #: Observations of the last compression event by layer, kept only where nothing compresses.
         self.observations: dict[int, Observation] = {}
         self._base = own_implementation(model)
