@@ -5,7 +5,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from kvfw.errors import UnsupportedError
-from kvfw.model.cache.cache import CompressedCache, CompressedLayer
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.compat.versions import cache_name
 
 
