@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_models import MODELS, build, close, prompt
 from torch import Tensor, nn
 
+from helpers.tiny_models import MODELS, build, close, prompt
 from kvfw.core.state.observation import Needs
-from kvfw.errors import UnsupportedError
 from kvfw.model.compat.routing import model_attention, own_implementation, routed
 from kvfw.model.inspect.layers import anatomy, attention_modules
 from kvfw.model.run.prefill import prefill

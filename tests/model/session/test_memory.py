@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers.tiny_models import Ragged, forward, generate, prompt, tiny
 from kvfw.core.state.state import KVState
-from kvfw.model.cache.cache import CompressedLayer
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.session.attach import attach
 from kvfw.model.session.session import Session
 
@@ -54,7 +54,7 @@ def test_nothing_of_the_full_cache_survives(composition: str) -> None:
         slots = 12 + (LENGTH - 12) // 4
         assert cache.report().kv_bytes == LAYERS * slots * KV_HEADS * (DIM + DIM) * 4
         assert cache.report().overhead_bytes == LAYERS * slots * KV_HEADS * 3 * 4
-        assert all(layer.window is None for layer in cache.compressed_layers())
+        assert all(layer.captured.queries is None for layer in cache.compressed_layers())
 
 
 def test_the_scan_finds_a_full_cache() -> None:

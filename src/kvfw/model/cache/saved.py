@@ -17,8 +17,11 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.state.state import KVState
 from kvfw.errors import OptionError, RunError, UnsupportedError
-from kvfw.model.cache.cache import CompressedCache, CompressedLayer
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
+from kvfw.model.cache.history import History
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.inspect.layers import attention_modules
 from kvfw.model.inspect.support import check_is_model, fresh_layers, runs_on
 from kvfw.store.atomic import cause, write_atomic
@@ -115,7 +118,11 @@ def to_bytes(cache: CompressedCache) -> bytes:
     model = cache.made_for
     if model is None:
         raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
-    tensors: dict[str, Tensor] = {}
+    cache.check_whole()
+    known = cache.known
+    tensors = {} if known is None else {"seen.positions": known.positions.cpu()}
+    if known is not None and known.ids is not None:
+        tensors["seen.ids"] = known.ids.cpu()
     layers = []
     for index, layer in enumerate(cache.layers):
         own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
@@ -178,18 +185,12 @@ def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -
 
 
 def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if not layer.compressed or layer.tokens is None or layer._next is None:
+    if not layer.compressed:
         raise UnsupportedError(
             f"layer {index} of this cache is empty or its prompt is not over; save it once the prompt was compressed"
         )
-    parts = {name: getattr(layer.state, name) for name in STATE}
-    parts |= {"tokens": layer.tokens, "next": layer._next}
-    parts |= {f"sums.{distance}": sums for distance, sums in layer.column_sums.items()}
-    if layer.window is not None:
-        parts |= {"queries": layer.window[0], "query_positions": layer.window[1]}
-    if layer.inv_freq is not None:
-        parts["inv_freq"] = layer.inv_freq
-    return parts, {"kind": "compressed", "seen": layer.seen, "compressed_at": layer.compressed_at}
+    tensors, numbers = layer.captured.written()
+    return tensors | {name: getattr(layer.state, name) for name in STATE}, {"kind": "compressed", **numbers}
 
 
 def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -216,6 +217,10 @@ def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor])
         layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
     cache = CompressedCache(layers)
     cache.compress_s = header.compress_s
+    if (positions := tensors.get("seen.positions")) is not None:
+        ids = tensors.get("seen.ids")
+        first = places[cache.layers.index(cache.compressed_layers()[0])]
+        cache.history = History(positions.to(first), None if ids is None else ids.to(first))
     return cache
 
 
@@ -224,16 +229,7 @@ def _compressed(own: dict[str, Tensor], about: dict[str, Any]) -> CompressedLaye
     shapes = {tuple(getattr(state, name).shape[:3]) for name in STATE}
     if len(shapes) != 1 or own["tokens"].shape != own["next"].shape or own["tokens"].shape != state.keys.shape[:1]:
         raise ValueError(f"its tensors have shapes that do not fit: {sorted(shapes)}")
-    layer = CompressedLayer.of_state(state, int(about["seen"]))
-    layer.compressed_at = int(about["compressed_at"])
-    layer.tokens, layer._next = own["tokens"], own["next"]
-    layer.column_sums = {
-        int(name.removeprefix("sums.")): part for name, part in own.items() if name.startswith("sums.")
-    }
-    if "queries" in own:
-        layer.window = (own["queries"], own["query_positions"])
-    layer.inv_freq = own.get("inv_freq")
-    return layer
+    return CompressedLayer.of_state(state, Captured.read(own, {"compressed": True, **about}))
 
 
 def _sliding(empty: CacheLayerMixin, own: dict[str, Tensor], about: dict[str, Any]) -> CacheLayerMixin:

@@ -95,7 +95,7 @@ class _Route:
 
     @torch.compiler.disable
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        """Hands a call to its owner, or to the model's own attention. Not compiled: observers keep states that change from call to call."""
+        """Hands a call to its owner, or to the model's own attention. Observers keep states: they are not compiled."""
         owner = next((one for one in reversed(self.observers) if one.owns(module, key)), None)
         if owner is None:
             return model_attention(module, self.base)(module, query, key, *rest, **kwargs)

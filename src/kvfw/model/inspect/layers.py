@@ -12,7 +12,6 @@ from kvfw.model.inspect.probe import Probed
 from kvfw.model.inspect.rotary import RotaryReader, rotary_reader
 from kvfw.model.inspect.support import check_supported, compressible
 
-
 #: What families call the output projection of their attention.
 PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo", "proj")
 
@@ -61,9 +60,9 @@ class Anatomy:
         """
         if missing := [str(layer.index) for layer in self.compressible if layer.output_projection is None]:
             raise UnsupportedError(
-                f"this composition needs the output projection of each attention layer, and layers {', '.join(missing)} "
-                f"of {name} have none that kvfw can read: a matrix in memory called {', '.join(PROJECTIONS)}, one "
-                "column per coordinate of the heads' outputs. Use a composition without Needs(projection=True)"
+                f"this composition needs the attention's output projection, and layers {', '.join(missing)} of {name} "
+                f"have none that kvfw can read: a matrix in memory, called {', '.join(PROJECTIONS)}, with a column per "
+                "coordinate of the heads' outputs. Use a composition without Needs(projection=True)"
             )
 
 

@@ -106,9 +106,9 @@ def attach(
         used = cache
     elif composition is None:
         raise SpecError("there is no composition; without one, pass the compressed cache to go on with (cache=)", "", 0)
-    with Session(model, used, plan).running():
+    with Session(model, used, plan).running() as session:
         yield used
-    if not any(layer.compressed for layer in used.compressed_layers()):
+    if not session.has_compressed and not any(layer.compressed for layer in used.compressed_layers()):
         said = "no prompt went through it" if not used.get_seq_length() else "the prompt did not end in it"
         warnings.warn(
             f"kvfw.attach compressed nothing: {said}. Pass the cache to the model ({cache_name(model)}=cache); check "
@@ -184,6 +184,7 @@ def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
         )
     if any(layer.attached for layer in cache.compressed_layers()):
         raise UnsupportedError("this cache belongs to a block that is still open; go on inside that block")
+    cache.check_whole()
     if cache.made_for is not model:
         check_same_model(cache, model)
     if not all(layer.compressed for layer in cache.compressed_layers()):
