@@ -73,9 +73,7 @@ def check_is_model(model: object, function: str) -> None:
     """
     if isinstance(model, PreTrainedModel):
         return
-    inside = (
-        list(model.named_modules()) if isinstance(model, nn.Module) else list(getattr(model, "__dict__", {}).items())
-    )
+    inside = model.named_modules() if isinstance(model, nn.Module) else ()
     path = next((path for path, part in inside if isinstance(part, PreTrainedModel)), None)
     advice = f"pass .{path} of it" if path else "pass .model of what load_model returns"
     raise UnsupportedError(f"{function} takes a transformers model, not {type(model).__name__}; {advice}")
