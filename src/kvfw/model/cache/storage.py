@@ -11,7 +11,6 @@ from torch import Tensor
 from kvfw.core.state.state import KVState, exact_state
 from kvfw.errors import UnsupportedError
 
-
 #: What a slot has beside its key and value.
 PLACED = ("positions", "mass", "bias")
 

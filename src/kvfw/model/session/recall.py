@@ -43,9 +43,9 @@ def check_generate(cache: CompressedCache, given: Mapping[str, Any]) -> None:
         return
     row, at = other.nonzero()[0].tolist()
     raise PromptError(
-        f"the ids given to generate do not begin with the {seen} tokens that the cache has seen: row {row} differs from "
-        f"token {at} on. For a further turn pass all ids so far, the answer's too, with the new ones; a new prompt needs "
-        "a block of its own, as does every prompt of a pipeline"
+        f"the ids given to generate do not begin with the {seen} tokens that the cache has seen: row {row} differs "
+        f"from token {at} on. For a further turn pass all ids so far, the answer's too, with the new ones; a new "
+        "prompt needs a block of its own, as does every prompt of a pipeline"
     )
 
 
@@ -143,8 +143,8 @@ def go_on(cache: CompressedCache, given: Tensor, position_ids: Any, mask: Tensor
         row = int((first <= last).nonzero()[0])
         raise PromptError(
             f"the cache holds tokens up to position {last[row]:.0f}, and a new one is to stand at position "
-            f"{first[row]:.0f}: the ids do not go on where it ends. For a further turn pass generate all ids so far, the "
-            "answer's too, with the new ones; after a mask that hides earlier tokens, position_ids that go on; a new "
+            f"{first[row]:.0f}: the ids do not go on where it ends. For a further turn pass generate all ids so far, "
+            "the answer's too, with the new ones; after a mask that hides earlier tokens, position_ids that go on; a new "
             "prompt needs a block of its own"
         )
     for layer, thinned in zip(layers, left, strict=True):
