@@ -113,7 +113,7 @@ def test_a_torn_cache_is_refused_with_the_way_out(
     name: str, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build(name), prompt(LENGTH)
-    options = {"compress_every": 4} if at == "compression" else {}
+    options: dict[str, Any] = {"compress_every": 4} if at == "compression" else {}
 
     def interrupt(*_: Any, **__: Any) -> None:
         raise InterruptedForwardError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_row_that_ended_early_goes_on_as_in_a_fresh_run() -> None:
     options = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1)[:, -NEW:]}
     with attach(model, "snapkv", ratio=1, **PROTECTED) as cache, torch.inference_mode():
         forward(model, ids, cache)
-        for step in answer.split(1, dim=1):
+        for step in torch.split(answer, 1, dim=1):
             forward(model, step, cache)
         logits = forward(model, turn, cache, **options)
     assert cache.compressed_layers()[0].captured.tokens.tolist() == [LENGTH + 2 + NEW, LENGTH + 6 + NEW]
@@ -137,7 +138,8 @@ def test_a_cache_whose_tokens_are_not_known_refuses_a_mask_that_hides_some() -> 
     model = tiny("llama")
     with attach(model, "snapkv", ratio=1, **PROTECTED) as cache, torch.inference_mode():
         forward(model, prompt(LENGTH), cache)
-        cache.history = None
+        first = cache.compressed_layers()[0]
+        first.captured = replace(first.captured, seen_at=None)
         forward(model, prompt(NEW, seed=2), cache, **hiding(slice(0, 0)))
         with pytest.raises(UnsupportedError, match="the attention mask hides tokens"):
             forward(model, prompt(NEW, seed=2), cache, **hiding(slice(20, 33), length=LENGTH + NEW))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,11 @@ def test_generate_is_restored_whatever_block_ends_first() -> None:
     from kvfw.model.compat.generation import watched_generate
 
     model, told = build("llama"), list[str]()
-    blocks = [watched_generate(model, lambda given, n=n: told.append(n)) for n in "ab"]
+
+    def note(name: str, given: Any) -> None:
+        told.append(name)
+
+    blocks = [watched_generate(model, functools.partial(note, n)) for n in "ab"]
     for block in blocks:
         block.__enter__()
     generate(model, prompt(9), 1)
@@ -89,7 +94,7 @@ def test_generate_is_restored_whatever_block_ends_first() -> None:
     assert told == ["a", "b", "b"]
     assert "generate" not in model.__dict__
     own = model.__dict__["generate"] = model.generate
-    with watched_generate(model, lambda given: told.append("c")):
+    with watched_generate(model, functools.partial(note, "c")):
         generate(model, prompt(9), 1)
     assert told[-1] == "c"
     assert model.__dict__["generate"] is own
@@ -150,10 +155,12 @@ def test_keys_of_a_compressed_layer_are_not_assigned() -> None:
         caches.append(cache)
     layer, other = (cache.layers[0] for cache in caches)
     assert isinstance(layer, CompressedLayer)
+    assert isinstance(other, CompressedLayer)
     assert layer.keys is not None
     assert other.keys is not None
+    untyped: Any = layer
     with pytest.raises(UnsupportedError, match=r"keys of a compressed layer cannot be assigned.*one padded batch"):
-        layer.keys = torch.cat((layer.keys, other.keys))
+        untyped.keys = torch.cat((layer.keys, other.keys))
     assert len(caches[0].report().layers[0].slots) == len(layer.keys[0]) == 2
     # Layers of another cache, of other rows, are noticed too.
     other.batch_repeat_interleave(2)

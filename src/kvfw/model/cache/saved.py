@@ -20,7 +20,6 @@ from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
-from kvfw.model.cache.history import History
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.inspect.layers import attention_modules
 from kvfw.model.inspect.support import fresh_layers
@@ -123,10 +122,7 @@ def to_bytes(cache: CompressedCache) -> bytes:
     if model is None:
         raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
     cache.check_whole()
-    known = cache.known
-    tensors = {} if known is None else {"seen.positions": known.positions.cpu()}
-    if known is not None and known.ids is not None:
-        tensors["seen.ids"] = known.ids.cpu()
+    tensors: dict[str, Tensor] = {}
     layers = []
     for index, layer in enumerate(cache.layers):
         own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
@@ -221,10 +217,6 @@ def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor])
         layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
     cache = CompressedCache(layers)
     cache.compress_s = header.compress_s
-    if (positions := tensors.get("seen.positions")) is not None:
-        ids = tensors.get("seen.ids")
-        first = places[cache.layers.index(cache.compressed_layers()[0])]
-        cache.history = History(positions.to(first), None if ids is None else ids.to(first))
     return cache
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kvfw.core.state.observation import Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
-from kvfw.model.cache.layer import Block, CompressedLayer
+from kvfw.model.cache.layer import OpenBlock, CompressedLayer
 from kvfw.model.compat.generation import watched_generate
 from kvfw.model.compat.routing import routed
 from kvfw.model.compat.versions import cache_in
@@ -62,7 +62,7 @@ class Session:
         self._first = self.anatomy.compressible[0].index
         self._base = text_config(model)._attn_implementation
         self._switch = table_switch(text_config(model))
-        self._block = Block()
+        self._block = OpenBlock()
         #: The cache of the last forward: the session's own or a copy.
         self._current = cache
         self._padding: Tensor | None = None
@@ -146,8 +146,8 @@ class Session:
             recall.check_tokens(given.shape[1], seen, mask)
             if seen:
                 recall.go_on(cache, given, kwargs.get("position_ids"), mask)
-        if self.plan.needs.lexical and ids is None and not any(layer.compressed for layer in cache.compressed_layers()):
-            raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
+        if self.plan.needs.lexical and ids is None and not cache.compressed_layers()[0].compressed:
+            self._lexical(ids)
 
     def attend(
         self,
@@ -159,7 +159,8 @@ class Session:
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The model's own attention, with the right mask for compressed layers, and compression where it is due."""
-        index, count = getattr(module, "layer_idx", None), query.shape[2]
+        index: Any = getattr(module, "layer_idx", None)
+        count = query.shape[2]
         layer = recall.own_layer(self._current, index, key)
         if self._switch is not None:
             check_switch(self._switch, count, layer, self._current, self.model)
@@ -168,7 +169,7 @@ class Session:
         part = self.anatomy.layers[index]
         place(layer, count, kwargs.get("position_ids"), self._padding)
         if part.index == self._first:
-            self._current.remember(layer.state.positions[:, 0, -count:], self._ids)
+            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._ids)
             self._ids = None
         if not layer.compressed or self.plan.again:
             layer.captured = captured_after(
@@ -183,7 +184,7 @@ class Session:
         """Something ends here for this layer: observe it, compress it if asked to."""
         started, plan = time.perf_counter(), self.plan
         if part.index == self._first and plan.needs.lexical:
-            self._features = self._lexical()
+            self._features = self._lexical(layer.captured.seen_ids)
         obs = observe(layer, part, plan, self.anatomy.rotary.read(part.index), self._features, kwargs)
         if plan.compressor is None:
             self.observations[part.index] = obs
@@ -203,9 +204,8 @@ class Session:
         self.has_compressed = True
         self._current.compress_s[part.index] += time.perf_counter() - started
 
-    def _lexical(self) -> Tensor:
+    def _lexical(self, ids: Tensor | None) -> Tensor:
         """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""
-        history = self._current.history
-        if history is None or history.ids is None or self.plan.vocabulary is None:
+        if ids is None or self.plan.vocabulary is None:
             raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
-        return lexical_features(self.plan.vocabulary, history.ids)
+        return lexical_features(self.plan.vocabulary, ids)
