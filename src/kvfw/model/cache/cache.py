@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvfw.core.state.state import KVState
 from kvfw.errors import BudgetError, UnsupportedError
-from kvfw.model.cache.layer import OpenBlock, CompressedLayer
+from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.cache.report import CacheReport, LayerReport
 
 

@@ -25,11 +25,6 @@ def attended(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over a layer of ours: by the model's own mask until it is compressed, then by that of its slots.
 
-    Args:
-        base: name of the model's own attention implementation.
-        layer: the layer, whose new tokens have been placed.
-        module, query, key, value, attention_mask, kwargs: as attention functions are given them.
-
     Raises:
         UnsupportedError: attention adds a bias made for tokens in their places.
     """

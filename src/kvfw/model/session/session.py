@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kvfw.core.state.observation import Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
-from kvfw.model.cache.layer import OpenBlock, CompressedLayer
+from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.compat.generation import watched_generate
 from kvfw.model.compat.routing import routed
 from kvfw.model.compat.versions import cache_in
@@ -20,7 +20,7 @@ from kvfw.model.inspect.layers import Anatomy, Layer, anatomy, text_config
 from kvfw.model.inspect.support import fresh_layers
 from kvfw.model.session import recall
 from kvfw.model.session.attend import attended, attention
-from kvfw.model.session.budgets import Budgets, standing_budgets, turn_budgets
+from kvfw.model.session.budgets import Budgets, budgets
 from kvfw.model.session.capture import captured_after
 from kvfw.model.session.compress import compress, lexical_features, observe
 from kvfw.model.session.longrope import check_switch, table_switch
@@ -101,7 +101,7 @@ class Session:
                 "column sums (h2o) have to be counted from the prompt on, and this cache comes without them; "
                 "compress it by h2o with compress_every= or recompress= from the start, or use another scorer"
             )
-        standing = standing_budgets(plan, self.anatomy.compressible, ready[0].captured.tokens)
+        standing = self._divided_standing(ready[0])
         for layer, part in zip(layers, self.anatomy.compressible, strict=True):
             budget = standing.get(part.index)
             known = replace(
@@ -191,9 +191,8 @@ class Session:
             return
         if ended is Due.TURN:
             if part.index == self._first:
-                tokens = layer.captured.tokens
-                self._budgets = turn_budgets(plan, self.anatomy.compressible, tokens)
-                self._standing = standing_budgets(plan, self.anatomy.compressible, tokens)
+                self._budgets = budgets(plan, self.anatomy.compressible, layer.captured.tokens, standing=False)
+                self._standing = self._divided_standing(layer)
             if part.index in self._standing:
                 layer.captured = replace(layer.captured, standing=self._standing[part.index].to(layer.device))
             budget = self._budgets[part.index].to(layer.device)
@@ -203,6 +202,12 @@ class Session:
         compress(layer, obs, plan, budget)
         self.has_compressed = True
         self._current.compress_s[part.index] += time.perf_counter() - started
+
+    def _divided_standing(self, layer: CompressedLayer) -> Budgets:
+        """What compression while decoding goes down to, where there is such a thing."""
+        if self.plan.compress_every is None:
+            return {}
+        return budgets(self.plan, self.anatomy.compressible, layer.captured.tokens, standing=True)
 
     def _lexical(self, ids: Tensor | None) -> Tensor:
         """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""
