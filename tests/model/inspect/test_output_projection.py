@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.offloading import offload
 from helpers.tiny_models import MODELS, build, close, prompt
 from kvfw.core.state.observation import Needs
+from kvfw.errors import UnsupportedError
 from kvfw.model.compat.routing import model_attention, own_implementation, routed
 from kvfw.model.inspect.layers import anatomy, attention_modules
 from kvfw.model.run.prefill import prefill
@@ -60,25 +62,24 @@ def test_who_asks_for_the_projection_sees_it(name: str) -> None:
     assert all(obs.output_projection is not None for obs in seen.values())
 
 
-def renamed(attention: Any) -> None:
-    attention.to_outputs = attention.o_proj
-    attention.forward = attention.forward
-    del attention.o_proj
+def unreadable(model: Any) -> None:
+    """As in a model whose layers are offloaded."""
+    offload(model.model.layers)
 
 
-def packed(attention: Any) -> None:
-    """As quantised weights are held."""
-    attention.o_proj.weight.data = attention.o_proj.weight.data.reshape(-1, 1)
+def misshapen(model: Any) -> None:
+    """As in a family whose output projection takes something else than the heads' outputs."""
+    for attention in attention_modules(model):
+        attention.o_proj = nn.Sequential(nn.Linear(64, 64))
 
 
-def elsewhere(attention: Any) -> None:
-    attention.o_proj.to("meta")
-
-
-@pytest.mark.parametrize("change", [packed, elsewhere])
+@pytest.mark.parametrize("change", [unreadable, misshapen])
 def test_a_projection_that_cannot_be_read_is_refused_before_the_model_runs(change: Any) -> None:
     model: Any = build("llama")
+    change(model)
     forwards: list[int] = []
     model.register_forward_pre_hook(lambda *_: forwards.append(1))
-    with pytest.raises(AssertionError):  # placeholder
-        pass
+    with pytest.raises(UnsupportedError, match="layers 0, 1, 2 of LlamaForCausalLM have none that kvfw can read"):
+        prefill(model, prompt(40)[0].tolist(), Needs(projection=True), sinks=4, recent=8)
+    assert not forwards
+    assert prefill(model, prompt(40)[0].tolist(), Needs(), sinks=4, recent=8).observations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -11,9 +11,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvfw.core.state.state import KVState
 from kvfw.errors import BudgetError, UnsupportedError
-from kvfw.model.cache.history import History
-from kvfw.model.cache.layer import Block, CompressedLayer
+from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.cache.report import CacheReport, LayerReport
+from kvfw.model.inspect.adapters import NO_ADAPTERS
 
 
 class CompressedCache(Cache):
@@ -30,8 +30,8 @@ class CompressedCache(Cache):
         self.compress_s = [0.0] * len(self.layers)
         #: Tokens seen when the prompt or turn that was announced ends; None where none was.
         self.ends_at: int | None = None
-        #: The tokens seen; None where some went through it outside any block.
-        self.history: History | None = None
+        #: Adapters that were active when its first tokens were read.
+        self.adapters = NO_ADAPTERS
         self._made_for: weakref.ref[PreTrainedModel] | None = None
 
     @property
@@ -73,27 +73,17 @@ class CompressedCache(Cache):
         return copied
 
     @property
-    def block(self) -> Block | None:
+    def block(self) -> OpenBlock | None:
         """The last block it was used in, or the cache it is a copy of."""
         return next((layer.block for layer in self.compressed_layers()), None)
 
     @property
-    def known(self) -> History | None:
-        """The tokens seen; None where it is not known of each."""
-        history = self.history
-        return history if history is not None and history.positions.shape[1] == self.get_seq_length() else None
+    def seen_at(self) -> Tensor | None:
+        """Positions ``[B, seen]`` of all tokens, -1 for padding and hidden ones; None where not all are known."""
+        first = self.compressed_layers()[0].captured
+        return first.seen_at if first.seen_at is not None and first.seen_at.shape[1] == first.seen else None
 
-    def remember(self, positions: Tensor, ids: Tensor | None) -> None:
-        """Notes the tokens that the first compressible layer was just given: positions ``[B, n]``, ids where known."""
-        before = self.compressed_layers()[0].seen - positions.shape[1]
-        ids = None if ids is None else ids.to(positions.device)
-        if not before:
-            self.history = History(positions, ids)
-        elif self.history is not None:
-            follows = self.history.positions.shape[1] == before
-            self.history = self.history.followed(positions, ids) if follows else None
-
-    def enter(self, block: Block) -> None:
+    def enter(self, block: OpenBlock) -> None:
         """Belongs to a block from now on."""
         for layer in self.compressed_layers():
             layer.block = block
@@ -160,7 +150,6 @@ class CompressedCache(Cache):
             layer.is_initialized = False
         self.compress_s = [0.0] * len(self.layers)
         self.ends_at = None
-        self.history = None
 
     def activate_past_recording(self) -> None:
         """Refused: how transformers announces that it will crop.
@@ -169,24 +158,6 @@ class CompressedCache(Cache):
             UnsupportedError: always.
         """
         self.compressed_layers()[0].crop(0)
-
-    def _map_history(self, change: Any) -> None:
-        self.history = None if self.history is None else self.history.map_rows(change)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Selects rows for beam search."""
-        super().reorder_cache(beam_idx)
-        self._map_history(lambda x: x.index_select(0, beam_idx.to(x.device)))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeats every row."""
-        super().batch_repeat_interleave(repeats)
-        self._map_history(lambda x: x.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keeps the given rows."""
-        super().batch_select_indices(indices)
-        self._map_history(lambda x: x[indices.to(x.device), ...])
 
     def state(self, layer: int) -> KVState:
         """The slots of one layer.

@@ -8,10 +8,6 @@ import torch
 from torch import Tensor
 
 
-def _no_rows(dtype: torch.dtype) -> Any:
-    return field(default_factory=lambda: torch.zeros(0, dtype=dtype))
-
-
 @dataclass(frozen=True)
 class Captured:
     """One value per layer: sessions replace it, saved files hold all of it. Never changed in place.
@@ -28,10 +24,13 @@ class Captured:
         sums: attention each slot received so far ``[B, Hkv, N]``, by distance, kept while a compression may need it.
         standing: slots for the middle that compression while decoding goes down to, int64 ``[B, Hkv]``.
         inv_freq: inverse frequencies the keys were rotated with, known from the first compression on.
+        seen_at: where every token seen stood, float32 ``[B, seen]``; -1 for padding and for what a mask has hidden
+            since. Kept for all layers by the first; None where tokens went through it outside any block.
+        seen_ids: their ids ``[B, seen]``; None where the model was given embeddings.
     """
 
-    tokens: Tensor = _no_rows(torch.int64)
-    next: Tensor = _no_rows(torch.float32)
+    tokens: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    next: Tensor = field(default_factory=lambda: torch.zeros(0))
     seen: int = 0
     compressed: bool = False
     compressed_at: int = 0
@@ -41,6 +40,19 @@ class Captured:
     sums: Mapping[int, Tensor] = field(default_factory=dict)
     standing: Tensor | None = None
     inv_freq: Tensor | None = field(default=None, metadata={"of all rows": True})
+    seen_at: Tensor | None = None
+    seen_ids: Tensor | None = None
+
+    def followed(self, positions: Tensor, ids: Tensor | None) -> "Captured":
+        """With the last tokens seen noted: positions ``[B, n]``, ids where they are known."""
+        before = self.seen - positions.shape[1]
+        ids = None if ids is None else ids.to(positions.device)
+        if before and (self.seen_at is None or self.seen_at.shape[1] != before):
+            return replace(self, seen_at=None, seen_ids=None)
+        if before and self.seen_at is not None:
+            positions = torch.cat((self.seen_at, positions), dim=1)
+            ids = None if ids is None or self.seen_ids is None else torch.cat((self.seen_ids, ids), dim=1)
+        return replace(self, seen_at=positions, seen_ids=ids)
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> "Captured":
         """The same with rows selected, reordered or repeated."""
@@ -71,12 +83,11 @@ class Captured:
         """What :meth:`written` gave, among other things.
 
         Raises:
-            TypeError, ValueError: something in it has the wrong type, or rows do not agree.
+            TypeError, ValueError: something in it has the wrong type, or is missing.
         """
-        found: dict[str, Any] = {
-            part.name: type(part.default)(numbers[part.name]) if part.name in numbers else tensors[part.name]
-            for part in fields(cls)
-            if part.name in numbers or part.name in tensors
-        }
-        sums = {int(name.removeprefix("sums.")): part for name, part in tensors.items() if name.startswith("sums.")}
-        return cls(**found, sums=sums)
+        found: dict[str, Any] = {part.name: tensors[part.name] for part in fields(cls) if part.name in tensors}
+        found |= {part.name: numbers[part.name] for part in fields(cls) if part.name in numbers}
+        found["sums"] = {int(name[5:]): part for name, part in tensors.items() if name.startswith("sums.")}
+        if not all(isinstance(found.get(name, 0), int) for name in ("seen", "compressed_at")):
+            raise TypeError("its counts of tokens are no numbers")
+        return cls(**found)

@@ -15,18 +15,18 @@ from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.storage import PaddedStorage, Storage
 
 
-class Block:
+class OpenBlock:
     """A block in which a model attends through kvfw; its cache and every copy of that refer to the same one."""
 
     def __init__(self, is_open: bool = True) -> None:
         self.is_open = is_open
 
-    def __deepcopy__(self, memo: object) -> "Block":
+    def __deepcopy__(self, memo: object) -> "OpenBlock":
         return self
 
-    def __reduce__(self) -> tuple[type["Block"], tuple[bool]]:
+    def __reduce__(self) -> tuple[type["OpenBlock"], tuple[bool]]:
         """In a file it is over."""
-        return Block, (False,)
+        return OpenBlock, (False,)
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -40,7 +40,7 @@ class CompressedLayer(CacheLayerMixin):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # transformers' own has no annotations
-        self.block: Block | None = None
+        self.block: OpenBlock | None = None
         self.reset()
 
     @classmethod
@@ -70,22 +70,21 @@ class CompressedLayer(CacheLayerMixin):
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]  # read only, where transformers has an attribute
         """Stored keys."""
-        held = self.storage.padded() if "storage" in self.__dict__ else None
-        return None if held is None else held[0]
+        return self.storage.keys
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
         """Stored values."""
-        held = self.storage.padded() if "storage" in self.__dict__ else None
-        return None if held is None else held[1]
+        return self.storage.values
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("keys", "values"):
             super().__setattr__(name, value)
         elif value is not None:
             raise UnsupportedError(
-                f"the {name} of a compressed layer cannot be assigned: positions, masses and tokens seen belong to them. "
-                "Rows are repeated by cache.batch_repeat_interleave(n); prompts that go together are one padded batch"
+                f"the {name} of a compressed layer cannot be assigned: positions, masses and tokens seen belong to "
+                "them. Rows are repeated by cache.batch_repeat_interleave(n); prompts that go together are one padded "
+                "batch"
             )
 
     @property
@@ -134,9 +133,9 @@ class CompressedLayer(CacheLayerMixin):
         self.storage.append(key_states, value_states)
         if not self.attached:
             self.place(self.next_positions(key_states.shape[2]), None)
-        held = self.storage.padded()
-        assert held is not None
-        return held
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
 
     def next_positions(self, count: int) -> Tensor:
         """Positions ``[B, count]`` that follow the last ones, for models that do not say their own."""
@@ -180,8 +179,8 @@ class CompressedLayer(CacheLayerMixin):
             UnsupportedError: always; a compressed cache cannot be rolled back.
         """
         raise UnsupportedError(
-            "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; generate "
-            "without assistant_model= and prompt_lookup_num_tokens="
+            "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
+            "generate without assistant_model= and prompt_lookup_num_tokens="
         )
 
     def reset(self) -> None:

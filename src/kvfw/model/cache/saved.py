@@ -19,9 +19,9 @@ from kvfw.core.state.state import KVState
 from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.captured import Captured
-from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
-from kvfw.model.cache.history import History
+from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint, made_by
 from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.inspect.adapters import active_adapters
 from kvfw.model.inspect.layers import attention_modules
 from kvfw.model.inspect.support import check_is_model, fresh_layers, runs_on
 from kvfw.store.atomic import cause, write_atomic
@@ -119,16 +119,13 @@ def to_bytes(cache: CompressedCache) -> bytes:
     if model is None:
         raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
     cache.check_whole()
-    known = cache.known
-    tensors = {} if known is None else {"seen.positions": known.positions.cpu()}
-    if known is not None and known.ids is not None:
-        tensors["seen.ids"] = known.ids.cpu()
+    tensors: dict[str, Tensor] = {}
     layers = []
     for index, layer in enumerate(cache.layers):
         own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
         tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
         layers.append(about)
-    header = {"version": VERSION, "model": fingerprint(model), "layers": layers, "compress_s": cache.compress_s}
+    header = {"version": VERSION, "model": made_by(cache, model), "layers": layers, "compress_s": cache.compress_s}
     return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
 
 
@@ -167,6 +164,7 @@ def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
             f"{path} is not the file that kvfw.save_cache wrote: {type(error).__name__}: {error}; save it again"
         ) from None
     cache.made_for = model
+    cache.adapters = active_adapters(model)
     return cache
 
 
@@ -217,10 +215,6 @@ def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor])
         layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
     cache = CompressedCache(layers)
     cache.compress_s = header.compress_s
-    if (positions := tensors.get("seen.positions")) is not None:
-        ids = tensors.get("seen.ids")
-        first = places[cache.layers.index(cache.compressed_layers()[0])]
-        cache.history = History(positions.to(first), None if ids is None else ids.to(first))
     return cache
 
 

@@ -95,7 +95,7 @@ class Prefill:
                 for i, layer in enumerate(self.cache.layers)
             ]
         )
-        cache.made_for = self.cache.made_for
+        cache.made_for, cache.adapters = self.cache.made_for, self.cache.adapters
         return cache
 
     def full(self) -> CompressedCache:

@@ -176,7 +176,7 @@ def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
     """Refuses to go on with a cache that a block with this model could not use.
 
     Raises:
-        UnsupportedError: it is no compressed cache, in use, of another model, or nothing was compressed in it.
+        UnsupportedError: it is no compressed cache, in use, of another model, made with other adapters, or nothing was compressed in it.
     """
     if not isinstance(cache, CompressedCache):
         raise UnsupportedError(
@@ -185,8 +185,7 @@ def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
     if any(layer.attached for layer in cache.compressed_layers()):
         raise UnsupportedError("this cache belongs to a block that is still open; go on inside that block")
     cache.check_whole()
-    if cache.made_for is not model:
-        check_same_model(cache, model)
+    check_same_model(cache, model)
     if not all(layer.compressed for layer in cache.compressed_layers()):
         raise UnsupportedError(
             "no prompt was compressed in this cache; leave out cache= and pass generate the cache that the block gives"

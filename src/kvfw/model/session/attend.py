@@ -1,5 +1,6 @@
 """Attend: the model's own attention function, with the right mask for compressed layers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,14 +23,6 @@ def attended(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over a layer of ours: by the model's own mask until it is compressed, then by that of its slots.
 
-    FlashAttention takes no additive mask, so masked layers then run on sdpa; where the logits are capped or heads
-    have sinks of their own, which sdpa refuses or ignores, on eager attention.
-
-    Args:
-        base: name of the model's own attention implementation.
-        layer: the layer, whose new tokens have been placed.
-        module, query, key, value, attention_mask, kwargs: as attention functions are given them.
-
     Raises:
         UnsupportedError: attention adds a bias made for tokens in their places.
     """
@@ -40,7 +33,15 @@ def attended(
         )
     if layer.compressed:
         attention_mask = layer_mask(layer.state, query.shape[2], query, plain=layer.storage.plain)
-        if attention_mask is not None and base.startswith(("flash", "flex")):
-            special = kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
-            base = "eager" if special else "sdpa"
+        base = base if attention_mask is None else taking_masks(base, kwargs)
     return model_attention(module, base)(module, query, key, value, attention_mask, **kwargs)
+
+
+def taking_masks(base: str, kwargs: Mapping[str, Any]) -> str:
+    """The attention implementation where there is an additive mask, which FlashAttention does not take.
+
+    That is sdpa; where logits are capped or heads have sinks of their own, which sdpa refuses or ignores, eager.
+    """
+    if not base.startswith(("flash", "flex")):
+        return base
+    return "eager" if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None else "sdpa"

@@ -9,26 +9,16 @@ from kvfw.model.session.plan import SessionPlan
 Budgets = dict[int, Tensor]
 
 
-def turn_budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor) -> Budgets:
-    """What the amount means for rows of so many real tokens, ``[B]``.
+def budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor, *, standing: bool) -> Budgets:
+    """What the amount means for rows of so many real tokens, ``[B]``, divided by the allocator.
+
+    ``standing``: what compression while decoding goes down to, whatever is added.
 
     Raises:
         BudgetError: a prompt without room for its amount.
     """
     assert plan.compressor is not None
-    return _divided(plan, parts, plan.compressor.middle_slots(tokens))
-
-
-def standing_budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor) -> Budgets:
-    """What compression while decoding goes down to after a turn that ended with so many tokens; nothing without it."""
-    if plan.compress_every is None:
-        return {}
-    assert plan.compressor is not None
-    return _divided(plan, parts, plan.compressor.standing_slots(tokens))
-
-
-def _divided(plan: SessionPlan, parts: tuple[Layer, ...], each: Tensor) -> Budgets:
-    """A budget per head on average, divided over layers and heads by the allocator."""
+    each = plan.compressor.standing_slots(tokens) if standing else plan.compressor.middle_slots(tokens)
     heads = [part.kv_heads for part in parts]
     divided = plan.allocator.allocate(each * sum(heads), heads)
     return {part.index: budget for part, budget in zip(parts, divided, strict=True)}

@@ -32,7 +32,19 @@ def captured_after(
     after = _with_queries(before, query, positions, needs.queries, plain) if needs.queries else before
     if not needs.column_sums:
         return after
-    return replace(after, sums=_summed(before.sums, state, query, positions, needs.column_sums, kwargs))
+    new = column_sums(
+        query,
+        positions,
+        state,
+        scale(state, kwargs),
+        tuple(sorted(needs.column_sums)),
+        softcap=kwargs.get("softcap"),
+        sink_logits=sink_logits(kwargs),
+    )
+    # Chunks add up to the whole.
+    for n, sums in before.sums.items():
+        new[n][..., : sums.shape[-1]] += sums
+    return replace(after, sums=new)
 
 
 def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: int, plain: bool) -> Captured:
@@ -46,29 +58,6 @@ def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: i
         positions = positions.gather(1, order)
         queries = queries.gather(2, order[:, None, :, None].expand_as(queries))
     return replace(before, queries=queries[:, :, -width:].clone(), query_positions=positions[:, -width:].clone())
-
-
-def _summed(
-    before: Mapping[int, Tensor],
-    state: KVState,
-    query: Tensor,
-    positions: Tensor,
-    distances: frozenset[int],
-    kwargs: Mapping[str, Any],
-) -> dict[int, Tensor]:
-    """The attention that keys received from these queries, added to the sums so far; chunks add up to the whole."""
-    new = column_sums(
-        query,
-        positions,
-        state,
-        scale(state, kwargs),
-        tuple(sorted(distances)),
-        softcap=kwargs.get("softcap"),
-        sink_logits=sink_logits(kwargs),
-    )
-    for n, sums in before.items():
-        new[n][..., : sums.shape[-1]] += sums
-    return new
 
 
 def parted(real: Tensor) -> bool:

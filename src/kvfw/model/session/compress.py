@@ -27,16 +27,7 @@ def observe(
     lexical: Tensor | None,
     kwargs: Mapping[str, Any],
 ) -> Observation:
-    """A layer as scorers may look at it.
-
-    Args:
-        layer: its slots and what was captured on the way.
-        part: its place in the model.
-        plan: which tokens are protected.
-        rope: how its keys are rotated.
-        lexical: ``[B, N]``, the same for all layers, where it is needed.
-        kwargs: what its attention was given beside.
-    """
+    """A layer as scorers may look at it; ``lexical`` ``[B, N]`` is the same for all layers, where it is needed."""
     state, sums = layer.state, dict(layer.captured.sums)
     if not layer.storage.plain and parted(state.valid):
         # Padding of a later turn, or in the midst of a text, stands between slots; neighbours there would be

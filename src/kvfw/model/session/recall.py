@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvfw.errors import PromptError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
-from kvfw.model.cache.history import WAY_OUT, History, hide
+from kvfw.model.cache.hiding import WAY_OUT, hide
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.session.place import text_positions
 
@@ -27,25 +27,23 @@ def check_generate(cache: CompressedCache, given: Mapping[str, Any]) -> None:
         PromptError: the cache holds another beginning.
     """
     ids, mask = given.get("input_ids", given.get("inputs")), given.get("attention_mask")
-    known, seen = cache.known, cache.get_seq_length()
-    if known is None or known.ids is None or not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] <= seen:
+    at, seen, known = cache.seen_at, cache.get_seq_length(), cache.compressed_layers()[0].captured.seen_ids
+    if at is None or known is None or not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] <= seen:
         return
-    if isinstance(mask, Tensor) and mask.shape[1] != ids.shape[1]:
-        return  # The new ids alone, with a mask over all.
-    rows = len(known.ids)
-    if rows % max(len(ids), 1):
-        return
-    ids = ids[:, :seen].to(known.ids.device).repeat_interleave(rows // len(ids), dim=0)
-    other = (ids != known.ids) & (known.positions >= 0)
+    alone = isinstance(mask, Tensor) and mask.shape[1] != ids.shape[1]
+    if alone or len(known) % max(len(ids), 1):
+        return  # The new ids alone, with a mask over all; or a number of rows that is refused later.
+    repeats = len(known) // len(ids)
+    other = (ids[:, :seen].to(known.device).repeat_interleave(repeats, dim=0) != known) & (at >= 0)
     if isinstance(mask, Tensor):
-        other = other & (mask[:, :seen].to(other.device) != 0).repeat_interleave(rows // len(mask), dim=0)
+        other = other & (mask[:, :seen].to(other.device) != 0).repeat_interleave(repeats, dim=0)
     if not bool(other.any()):
         return
-    row, at = other.nonzero()[0].tolist()
+    row, token = other.nonzero()[0].tolist()
     raise PromptError(
-        f"the ids given to generate do not begin with the {seen} tokens that the cache has seen: row {row} differs from "
-        f"token {at} on. For a further turn pass all ids so far, the answer's too, with the new ones; a new prompt needs "
-        "a block of its own, as does every prompt of a pipeline"
+        f"the ids given to generate do not begin with the {seen} tokens that the cache has seen: row {row} differs "
+        f"from token {token} on. For a further turn pass all ids so far, the answer's too, with the new ones; a new "
+        "prompt needs a block of its own, as does every prompt of a pipeline"
     )
 
 
@@ -134,22 +132,21 @@ def go_on(cache: CompressedCache, given: Tensor, position_ids: Any, mask: Tensor
     # One look at the device for all of it.
     if bool(fine):
         return
-    history, left = cache.history, layers
+    left = layers
     if changed is not None and bool(changed.any()):
-        history = _visible(cache.known, changed)
-        left = [hide(layer, cache.known or history, changed) for layer in layers]
-        last = history.positions.amax(1)
+        at = _places(cache, changed)
+        left = [hide(layer, at, changed) for layer in layers]
+        last = at.masked_fill(changed, -1.0).amax(1)
     if not bool((first > last).all()):
         row = int((first <= last).nonzero()[0])
         raise PromptError(
             f"the cache holds tokens up to position {last[row]:.0f}, and a new one is to stand at position "
-            f"{first[row]:.0f}: the ids do not go on where it ends. For a further turn pass generate all ids so far, the "
-            "answer's too, with the new ones; after a mask that hides earlier tokens, position_ids that go on; a new "
-            "prompt needs a block of its own"
+            f"{first[row]:.0f}: the ids do not go on where it ends. For a further turn pass generate all ids so far, "
+            "the answer's too, with the new ones; after a mask that hides earlier tokens, position_ids that go on; a "
+            "new prompt needs a block of its own"
         )
     for layer, thinned in zip(layers, left, strict=True):
         layer.captured, layer.storage = thinned.captured, thinned.storage
-    cache.history = history
 
 
 def _first(given: Tensor, position_ids: Any, mask: Tensor | None, count: int) -> Tensor:
@@ -165,24 +162,25 @@ def _changed(cache: CompressedCache, visible: Tensor) -> Tensor:
 
     Of a cache whose tokens are not known one by one, the rows ``[B, 1]`` in which their number differs.
     """
-    if cache.known is None:
+    if cache.seen_at is None:
         return (visible.sum(1) != cache.compressed_layers()[0].captured.tokens)[:, None]
-    return visible != (cache.known.positions >= 0)
+    return visible != (cache.seen_at >= 0)
 
 
-def _visible(known: History | None, changed: Tensor) -> History:
-    """The tokens seen, without those that are hidden now.
+def _places(cache: CompressedCache, hidden: Tensor) -> Tensor:
+    """Where all tokens stood, if those to be hidden are visible still.
 
     Raises:
-        UnsupportedError: some are shown again; or nothing is known of single tokens.
+        UnsupportedError: some are to be shown again; or nothing is known of single tokens.
     """
-    if known is None or bool((changed & (known.positions < 0)).any()):
-        why = "shows tokens of the cache that were hidden" if known is not None else "hides tokens of the cache"
-        raise UnsupportedError(
-            f"the attention mask {why}, and their slots are not known any more; hide them in a copy (cache.copy()), or "
-            f"{WAY_OUT}"
-        )
-    return known.without(changed)
+    at = cache.seen_at
+    if at is not None and not bool((hidden & (at < 0)).any()):
+        return at
+    why = "hides tokens of the cache" if at is None else "shows tokens of the cache that were hidden"
+    raise UnsupportedError(
+        f"the attention mask {why}, and their slots are not known any more; hide them in a copy (cache.copy()), or "
+        f"{WAY_OUT}"
+    )
 
 
 def own_layer(cache: CompressedCache, index: object, key: Tensor) -> CompressedLayer | None:

@@ -15,13 +15,7 @@ class Due(Enum):
 
 
 def due(plan: SessionPlan, layer: Captured, count: int, ends_at: int | None) -> Due | None:
-    """What ended with the last ``count`` tokens of a layer, if anything that the plan compresses after.
-
-    Args:
-        plan: what the session does.
-        layer: what is known of the layer.
-        count: tokens of this forward.
-        ends_at: tokens seen at the end that was announced for this prompt or turn.
+    """What ended with a layer's last ``count`` tokens, if the plan compresses after it; ``ends_at`` was announced.
 
     Raises:
         UnsupportedError: a forward went beyond that end.

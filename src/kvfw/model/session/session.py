@@ -13,15 +13,16 @@ from transformers import PreTrainedModel
 from kvfw.core.state.observation import Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
-from kvfw.model.cache.layer import Block, CompressedLayer
+from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.compat.generation import watched_generate
 from kvfw.model.compat.routing import own_implementation, routed
 from kvfw.model.compat.versions import cache_in
+from kvfw.model.inspect.adapters import active_adapters
 from kvfw.model.inspect.layers import Anatomy, Layer, anatomy, text_config
 from kvfw.model.inspect.support import fresh_layers
 from kvfw.model.session import recall
 from kvfw.model.session.attend import attended
-from kvfw.model.session.budgets import Budgets, standing_budgets, turn_budgets
+from kvfw.model.session.budgets import Budgets, budgets
 from kvfw.model.session.capture import captured_after
 from kvfw.model.session.compress import compress, lexical_features, observe
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
@@ -65,7 +66,7 @@ class Session:
         self._first = self.anatomy.compressible[0].index
         self._base = own_implementation(model)
         self._switch = table_switch(text_config(model))
-        self._block = Block()
+        self._block = OpenBlock()
         #: The cache of the last forward: the session's own or a copy.
         self._current = cache
         self._padding: Tensor | None = None
@@ -104,7 +105,7 @@ class Session:
                 "column sums (h2o) have to be counted from the prompt on, and this cache comes without them; "
                 "compress it by h2o with compress_every= or recompress= from the start, or use another scorer"
             )
-        standing = standing_budgets(plan, self.anatomy.compressible, ready[0].captured.tokens)
+        standing = self._divided_standing(ready[0])
         for layer, part in zip(layers, self.anatomy.compressible, strict=True):
             budget = standing.get(part.index)
             known = replace(
@@ -154,13 +155,15 @@ class Session:
         cache.check_whole()
         self._current, seen = cache, cache.get_seq_length()
         self._ids = ids
+        if not seen:
+            cache.adapters = active_adapters(self.model)
         if given is not None:
             mask = kwargs.get("attention_mask")
             recall.check_tokens(given.shape[1], seen, mask)
             if seen:
                 recall.go_on(cache, given, kwargs.get("position_ids"), mask)
-        if self.plan.needs.lexical and ids is None and not any(layer.compressed for layer in cache.compressed_layers()):
-            raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
+        if self.plan.needs.lexical and ids is None and not cache.compressed_layers()[0].compressed:
+            self._lexical(ids)
 
     def attend(
         self,
@@ -181,7 +184,7 @@ class Session:
         part = self.anatomy.layers[index]
         place(layer, count, kwargs.get("position_ids"), self._padding)
         if part.index == self._first:
-            self._current.remember(layer.state.positions[:, 0, -count:], self._ids)
+            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._ids)
             self._ids = None
         if not layer.compressed or self.plan.again:
             layer.captured = captured_after(
@@ -196,16 +199,15 @@ class Session:
         """Something ends here for this layer: observe it, compress it if asked to."""
         started, plan = time.perf_counter(), self.plan
         if part.index == self._first and plan.needs.lexical:
-            self._features = self._lexical()
+            self._features = self._lexical(layer.captured.seen_ids)
         obs = observe(layer, part, plan, self.anatomy.rotary.read(part.index), self._features, kwargs)
         if plan.compressor is None:
             self.observations[part.index] = obs
             return
         if ended is Due.TURN:
             if part.index == self._first:
-                tokens = layer.captured.tokens
-                self._budgets = turn_budgets(plan, self.anatomy.compressible, tokens)
-                self._standing = standing_budgets(plan, self.anatomy.compressible, tokens)
+                self._budgets = budgets(plan, self.anatomy.compressible, layer.captured.tokens, standing=False)
+                self._standing = self._divided_standing(layer)
             if part.index in self._standing:
                 layer.captured = replace(layer.captured, standing=self._standing[part.index].to(layer.device))
             budget = self._budgets[part.index].to(layer.device)
@@ -216,9 +218,14 @@ class Session:
         self.has_compressed = True
         self._current.compress_s[part.index] += time.perf_counter() - started
 
-    def _lexical(self) -> Tensor:
+    def _divided_standing(self, layer: CompressedLayer) -> Budgets:
+        """What compression while decoding goes down to, where there is such a thing."""
+        if self.plan.compress_every is None:
+            return {}
+        return budgets(self.plan, self.anatomy.compressible, layer.captured.tokens, standing=True)
+
+    def _lexical(self, ids: Tensor | None) -> Tensor:
         """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""
-        history = self._current.history
-        if history is None or history.ids is None or self.plan.vocabulary is None:
+        if ids is None or self.plan.vocabulary is None:
             raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
-        return lexical_features(self.plan.vocabulary, history.ids)
+        return lexical_features(self.plan.vocabulary, ids)

@@ -1,7 +1,6 @@
-"""Which tokens a cache has seen, where they stood, and how slots of tokens that a mask hides are taken out."""
+"""Takes the slots of tokens that a mask hides out of a layer."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,45 +14,19 @@ from kvfw.model.cache.layer import CompressedLayer
 WAY_OUT = "run the visible tokens as a prompt of their own, in a block of its own"
 
 
-@dataclass(frozen=True)
-class History:
-    """The tokens that went through a cache, padding included.
-
-    Args:
-        positions: float32 ``[B, seen]``; -1 for padding and for tokens that a mask has hidden since.
-        ids: ``[B, seen]``; None where the model was given embeddings.
-    """
-
-    positions: Tensor
-    ids: Tensor | None
-
-    def followed(self, positions: Tensor, ids: Tensor | None) -> "History":
-        """With further tokens."""
-        both = None if self.ids is None or ids is None else torch.cat((self.ids, ids), dim=1)
-        return History(torch.cat((self.positions, positions), dim=1), both)
-
-    def map_rows(self, change: Callable[[Tensor], Tensor]) -> "History":
-        """The same with rows selected, reordered or repeated."""
-        return History(change(self.positions), None if self.ids is None else change(self.ids))
-
-    def without(self, hidden: Tensor) -> "History":
-        """With tokens hidden."""
-        return replace(self, positions=self.positions.masked_fill(hidden, -1.0))
-
-
-def hide(layer: CompressedLayer, history: History, hidden: Tensor) -> CompressedLayer:
+def hide(layer: CompressedLayer, seen_at: Tensor, hidden: Tensor) -> CompressedLayer:
     """A layer like this one in which the hidden tokens' slots are gone.
 
     Args:
         layer: a layer of the cache.
-        history: of the cache.
+        seen_at: ``[B, seen]``, where all tokens stood.
         hidden: ``[B, seen]``, the tokens; none of them is padding.
 
     Raises:
         UnsupportedError: a hidden token has no slot of its own that could be told.
     """
     captured, state = layer.captured, layer.state
-    hidden, at = hidden.to(layer.device), history.positions.to(layer.device)
+    hidden, at = hidden.to(layer.device), seen_at.to(layer.device)
     where = [row[gone] for row, gone in zip(at, hidden, strict=True)]
     seen = [row[~gone] for row, gone in zip(at, hidden, strict=True)]
     if captured.moved or any(bool(torch.isin(ours, rest).any()) for ours, rest in zip(where, seen, strict=True)):
@@ -80,6 +53,11 @@ def hide(layer: CompressedLayer, history: History, hidden: Tensor) -> Compressed
     else:
         # Until then the model's own mask speaks of all tokens, each in its place.
         thinned.storage.hold(blanked(state, left))
-    tokens = captured.tokens - hidden.sum(1)
-    thinned.captured = replace(captured, tokens=tokens, query_positions=positions, sums=sums)
+    thinned.captured = replace(
+        captured,
+        tokens=captured.tokens - hidden.sum(1),
+        query_positions=positions,
+        sums=sums,
+        seen_at=None if captured.seen_at is None else at.masked_fill(hidden, -1.0),
+    )
     return thinned
