@@ -40,7 +40,7 @@ class Sample:
         id: names the sample within its task; short, of letters, digits and ``-._``.
         group: what resampling keeps together, such as the samples that share a text. ``"1024/0"``: of several groups
             ``1024/…`` one is drawn instead of another, never one of ``2048/…``.
-        facets: numbers or words to plot and to tabulate by, in the order they are shown; the same names in every sample.
+        facets: numbers or words to plot and to tabulate by, in the order they are shown; all samples have the same.
         context_ids: the tokens that compression works on, special tokens and template before them included.
         turns: at least one.
         spans: where in ``context_ids`` stands what a right answer needs; empty where nothing can be pointed at.
