@@ -10,7 +10,7 @@ from kvfw.errors import UnsupportedError
 def prompt_ids(tokenizer: Tokenizer, tokens: int, registry: Registry) -> tuple[int, ...]:
     """A prompt of exactly so many tokens: that of the default task."""
     part = build_part(Kind.TASK, "niah", registry)
-    task = type(part)(contexts=(tokens,), depths=(50.0,))
+    task = type(part).model_validate({"contexts": (tokens,), "depths": (50.0,)})
     if not isinstance(task, Task):
         raise UnsupportedError("task 'niah' makes no prompts")
     (sample,) = task.samples(tokenizer)
