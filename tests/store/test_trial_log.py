@@ -62,7 +62,7 @@ def test_bad_lines_are_skipped_by_number_and_reason() -> None:
     assert [problem.split(" skipped: ")[0] for problem in problems] == [
         f"trials.jsonl line {line}" for line in (2, 3, 4, 6, 7)
     ]
-    assert "repeats line 1 (snapkv ratio=4 at 1024 tokens, depth 50 %, seed 1)" in problems[3]
+    assert "repeats line 1 (snapkv ratio=4 on sample 1024-50-1)" in problems[3]
     assert problems[4].endswith("key: Field required")
     assert all("\n" not in problem for problem in problems)
 

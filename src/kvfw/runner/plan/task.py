@@ -66,11 +66,9 @@ def check_scores(task: Task, metrics: Sequence[Metric | DerivedMetric], name: st
     taken = [metric.info.name for metric in metrics]
     for score in names:
         if score in taken or names.count(score) > 1:
-            raise UnsupportedError(f"task {name!r} has a score {score!r}, as another score or metric is called; rename")
+            raise UnsupportedError(f"task {name!r}: the name of score {score!r} is taken by another score or metric")
     if sum(info.primary for info in task.scores) != 1:
-        raise UnsupportedError(
-            f"task {name!r} needs exactly one primary score among {', '.join(names) or 'its scores'}"
-        )
+        raise UnsupportedError(f"task {name!r} must mark one of its scores ({', '.join(names)}) as primary")
 
 
 def checked_samples(task: Task, tokenizer: Tokenizer, name: str) -> tuple[Sample, ...]:
