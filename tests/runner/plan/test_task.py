@@ -102,7 +102,7 @@ def test_scores_need_names_of_their_own_and_one_primary() -> None:
         check_scores(Clashing(), [metric], "mine")
     unranked, _ = built(task="Unranked", registry=unranked_registry())
     assert isinstance(unranked, sound.Sum)
-    with pytest.raises(UnsupportedError, match="must mark one of its scores .right. as primary"):
+    with pytest.raises(UnsupportedError, match=r"must mark one of its scores \(right\) as primary"):
         check_scores(unranked, [metric], "mine")
 
 

@@ -116,7 +116,8 @@ class TrialRecord(Frozen):
     facets: dict[Text, Facet] = Field(default_factory=dict)
     ratio: float | None = Field(gt=0)
     prompt_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    references: tuple[AnyText, ...] = ()
+    # A list too: reading the schema first turns a line of JSON into Python's values, where a tuple is a list.
+    references: tuple[AnyText, ...] = Field(default=(), strict=False)
     response: AnyText
     metrics: dict[Text, float | None]
     reasons: dict[Text, Text] = Field(default_factory=dict)
