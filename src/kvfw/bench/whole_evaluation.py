@@ -61,7 +61,8 @@ def whole(
         }
     )
     plan = prepare(config, registry)
-    planned = replace(plan.prompts[0], timed=False)
+    (question,) = plan.prompts[0].questions
+    planned = replace(plan.prompts[0], questions=(replace(question, timed=False),))
     tools = Tools(loaded, SentenceEncoder())
     tools.encoder.similarity("load", "it")
     evaluated, prefilled = [], []
@@ -71,7 +72,7 @@ def whole(
             loaded.model.device,
         )
         seconds = seconds_of(
-            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), plan.rows, tools)), loaded.model.device
+            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), (), tools)), loaded.model.device
         )
         if turn:
             prefilled.append(alone * len(compose))
