@@ -18,7 +18,7 @@ from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import OptionError, PromptError
-from kvfw.model.load.load import LoadedModel, load_config, load_model, load_tokenizer, resolve_model
+from kvfw.model.load.load import LoadedModel, open_model
 from kvfw.runner.execute.provenance import hardware
 from kvfw.runner.plan.limits import check_positions
 
@@ -62,19 +62,17 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> It
         compressor(parse(text, registry), amount(ratio=RATIO), sinks=SINKS, recent=RECENT, registry=registry)
         for text in compositions
     ]
-    source = resolve_model(request.model, registry)
-    tokenizer = load_tokenizer(source)
-    model_config = load_config(source)
-    at = _length_of_promises(request, model_config)
+    opened = open_model(request.model, registry=registry)
+    at = _length_of_promises(request, opened.config)
     contexts = tuple(sorted({*request.contexts, at}))
     for tokens in contexts:
-        check_positions("a context of", tokens, 16, request.model, model_config)
+        check_positions("a context of", tokens, 16, request.model, opened.config)
         _check_compressible(tokens)
     lengths = tuple(sorted(set(request.scaling)))
     for tokens in lengths:
         _check_compressible(tokens)
-    prompts = {tokens: prompt_ids(tokenizer, tokens, registry) for tokens in contexts}
-    loaded = load_model(source, device=request.device)
+    prompts = {tokens: prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
+    loaded = opened.load(device=request.device)
     found = Findings(hardware())
     yield found
     for tokens, ids in prompts.items():

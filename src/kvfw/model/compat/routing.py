@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,18 @@ from kvfw.errors import UnsupportedError
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 #: Numbers the routes: those of two models never share a name.
 _numbers = itertools.count()
 #: Held while a block is entered or left: a route is found, made and removed by one thread at a time.
 _lock = threading.Lock()
+
+
+def uncompiled(function: _F) -> _F:
+    """Keeps a function, and all that it calls, out of torch's compiler."""
+    kept: _F = torch.compiler.disable(function)
+    return kept
 
 
 class Observer(Protocol):
@@ -87,13 +95,13 @@ class _Route:
         AttentionInterface._global_mapping.pop(self.name, None)
         AttentionMaskInterface._global_mapping.pop(self.name, None)
 
-    @torch.compiler.disable
+    @uncompiled
     def mask(self, *args: Any, **kwargs: Any) -> Any:
         """Makes the mask that the model's own attention has, and remembers the padding in it."""
         self._forward.padding = kwargs.get("attention_mask")
         return self._base_mask(*args, **kwargs)
 
-    @torch.compiler.disable
+    @uncompiled
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, *rest: Any, **kwargs: Any) -> Any:
         """Hands a call to its owner, or to the model's own attention. Observers keep states: they are not compiled."""
         owner = next((one for one in reversed(self.observers) if one.owns(module, key)), None)

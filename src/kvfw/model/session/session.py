@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -15,7 +14,7 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.compat.generation import watched_generate
-from kvfw.model.compat.routing import own_implementation, routed
+from kvfw.model.compat.routing import own_implementation, routed, uncompiled
 from kvfw.model.compat.versions import cache_in
 from kvfw.model.inspect.adapters import active_adapters
 from kvfw.model.inspect.layers import Anatomy, Layer, anatomy, text_config
@@ -133,7 +132,7 @@ class Session:
         if isinstance(cache, CompressedCache) and self._is_ours(cache):
             recall.check_generate(cache, given)
 
-    @torch.compiler.disable
+    @uncompiled
     def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at a forward into our cache, or into a copy, before it runs."""
         cache = cache_in(kwargs)
