@@ -27,7 +27,8 @@ _lock = threading.Lock()
 
 def uncompiled(function: _F) -> _F:
     """Keeps a function, and all that it calls, out of torch's compiler."""
-    kept: _F = torch.compiler.disable(function)
+    disable: Any = torch.compiler.disable
+    kept: _F = disable(function)
     return kept
 
 
