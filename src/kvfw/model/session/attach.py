@@ -176,7 +176,7 @@ def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
     """Refuses to go on with a cache that a block with this model could not use.
 
     Raises:
-        UnsupportedError: it is no compressed cache, in use, of another model or made with other adapters, or nothing was
+        UnsupportedError: it is no compressed cache, in use, of another model, made with other adapters, or nothing was
             compressed in it.
     """
     if not isinstance(cache, CompressedCache):
