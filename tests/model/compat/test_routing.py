@@ -1,6 +1,7 @@
 """Blocks on one model in any order, in several threads, and on compiled models: the model stays whole."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -89,6 +90,16 @@ def test_tasks_of_asyncio_write_what_each_writes_alone() -> None:
     assert is_whole(model)
 
 
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    """Threads take turns every microsecond, so that they meet wherever they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("many_switches")
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_threads_on_one_model_write_what_each_writes_alone(name: str) -> None:
     model = tiny(name)

@@ -133,8 +133,10 @@ class Session:
             recall.check_generate(cache, given)
 
     @uncompiled
-    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
         """Looks at a forward into our cache, or into a copy, before it runs."""
+        if kwargs is None:  # A forward of another thread, while torch registers this or takes it away.
+            return
         cache = cache_in(kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs.get("inputs_embeds")
