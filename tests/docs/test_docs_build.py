@@ -14,7 +14,7 @@ import pytest
 import kvfw
 from helpers.pages import DOCS, ROOT
 from kvfw.cli.main import COMMANDS, cli
-from kvfw.core.compose.composition import build_stage
+from kvfw.core.compose.composition import parse
 from kvfw.core.compress.describe import describe
 from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
 from kvfw.core.registry.hooks import KvfwHooks
@@ -70,7 +70,7 @@ def test_what_a_page_says_to_write_parses(spec: PartSpec) -> None:
     usage = describe(spec, REGISTRY).usage
     assert usage
     for text in usage:
-        assert build_stage(text, REGISTRY)
+        assert parse(text, REGISTRY).stages
 
 
 def test_the_page_of_a_part_has_its_paper_and_its_defaults(built: Path) -> None:

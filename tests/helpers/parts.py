@@ -7,8 +7,9 @@ import torch
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
+from kvfw.core.compose.composition import parse
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.parts.part import Method, Part, PartOption
+from kvfw.core.parts.part import Method, Part, PartOption, StageForm
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, register
 from kvfw.core.state.observation import Needs, Observation
@@ -212,6 +213,12 @@ STRANGERS = (
     PartSpec(Kind.SCORER, "unnamed", f"{__name__}:Absent", "for a test", provider="stranger"),
     PartSpec(Kind.SCORER, "no_part", f"{__name__}:STRANGERS", "for a test", provider="stranger"),
 )
+
+
+def stage_of(text: str, registry: Registry | None = None) -> StageForm:
+    """The one stage that a text stands for."""
+    (found,) = parse(text, registry).stages
+    return found.stage
 
 
 def strange_registry() -> Registry:

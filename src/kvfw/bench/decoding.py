@@ -40,7 +40,7 @@ def speeds(
     composition = parse("streaming", registry)
     states = {len(ids): filled.full_states()}
     for count in slots:
-        by = compressor(composition, Amount.parse("slots", str(count)), sinks=sinks, recent=recent, registry=registry)
+        by = compressor(composition, Amount.parse("slots", str(count)), sinks=sinks, recent=recent)
         states[count] = filled.compressed_states(by)
     measured: dict[int, list[float]] = {count: [] for count in states}
     for _ in range(repeats):

@@ -57,11 +57,8 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> It
     Raises:
         RequestError: an unknown model or composition, or a length that cannot be compressed; before anything is timed.
     """
-    compositions = tuple(dict.fromkeys(str(parse(text, registry)) for text in (*COMPRESSION_BARS, *request.compose)))
-    bound = [
-        compressor(parse(text, registry), amount(ratio=RATIO), sinks=SINKS, recent=RECENT, registry=registry)
-        for text in compositions
-    ]
+    compositions = dict.fromkeys(parse(text, registry) for text in (*COMPRESSION_BARS, *request.compose))
+    bound = [compressor(each, amount(ratio=RATIO), sinks=SINKS, recent=RECENT) for each in compositions]
     source = resolve_model(request.model, registry)
     tokenizer = load_tokenizer(source)
     model_config = load_config(source)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvfw.core.compose.composition import build_part, part_text
+from kvfw.core.compose.build import Built, build_part
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, unknown
 from kvfw.errors import OptionError, SpecError
@@ -131,15 +131,14 @@ def verify_spec(
         verdicts = [failed if prop is LOADS else missing for prop in asked]
         return PartReport(spec, text, tuple(map(Finding, asked, verdicts)))
     with restored():
-        return PartReport(spec, subject.text, tuple(_findings(asked, subject)))
+        return PartReport(spec, subject.built.text, tuple(_findings(asked, subject)))
 
 
 def _subject(spec: PartSpec, text: str, registry: Registry) -> Subject:
     if spec.kind is Kind.MODEL:
-        return Subject(spec, text, spec.load(), registry)
+        return Subject(spec, Built(spec.load(), text, spec), registry)
     whole = completed(spec, text)
-    part = build_part(spec.kind, whole, registry)
-    subject = Subject(spec, part_text(spec.kind, whole, registry), part, registry)
+    subject = Subject(spec, build_part(spec.kind, whole, registry), registry)
     if spec.kind is Kind.METHOD:
         subject.bound()  # a recipe that does not work is a method that cannot be built
     return subject

@@ -1,6 +1,7 @@
 """The grammar, the checks against the registry, and the canonical text."""
 
 import random
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from types import NoneType
 from typing import Literal, get_args, get_origin
@@ -9,8 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from helpers.parts import strange_registry
-from kvfw.core.compose.composition import Composition, Term, build_part, build_stage, parse, part_class
+from helpers.parts import stage_of, strange_registry
+from kvfw.core.compose.build import build_part, part_class
+from kvfw.core.compose.composition import parse
 from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_stages
 from kvfw.core.compress.stages import Merge, Select
 from kvfw.core.parts.part import default_text, part_option
@@ -102,7 +104,11 @@ FAULTS = [
     # names
     ("¦snapkw", "unknown method 'snapkw'. Did you mean snapkv? Known: "),
     ("snapkv:0.5+ ¦uniforn:0.5", "unknown method 'uniforn'. Did you mean uniform?"),
-    ("¦topk", "unknown method 'topk'"),
+    ("¦topk", "topk is a selector: select(scorer=...,selector=topk)"),
+    ("snapkv:0.5+¦ewmeans:0.5", "ewmeans is a merger: merge(merger=ewmeans)"),
+    ("¦pre", "pre is a space: merge(merger=...,space=pre)"),
+    ("¦niah", 'niah is a task: --task "niah"'),
+    ("¦recall", "recall is a metric: every run measures it"),
     ("ewmeans_pre(weight=¦snapkw)", "unknown scorer 'snapkw'. Did you mean snapkv? Known: "),
     ("ewmeans_pre(weight=¦uniform)", "unknown scorer 'uniform'"),
     ("select(scorer=position,selector=¦evenli)", "unknown selector 'evenli'. Did you mean evenly?"),
@@ -186,8 +192,8 @@ def compositions(draw: st.DrawFn) -> str:
         draw(part_texts(kind, name)) for kind, name in draw(st.lists(st.sampled_from(STAGES), min_size=1, max_size=4))
     ]
     # A merge can only come last.
-    selecting = [text for text in texts if not build_stage(text).consumes_rest]
-    merging = [text for text in texts if build_stage(text).consumes_rest][:1]
+    selecting = [text for text in texts if not stage_of(text).consumes_rest]
+    merging = [text for text in texts if stage_of(text).consumes_rest][:1]
     stages = selecting + merging
     weights = draw(st.lists(st.integers(1, 12), min_size=len(stages), max_size=len(stages)))
     return "+".join(f"{stage}:{weight}/{sum(weights)}" for stage, weight in zip(stages, weights, strict=True))
@@ -199,11 +205,11 @@ def check_canonical(node: PartNode, kind: Kind) -> None:
     assert keys == [key for key in fields if key in keys], "declared order"
     for option in node.options:
         mark = part_option(fields[option.key])
-        if isinstance(option.value, PartNode):
-            assert mark is not None
+        if mark is not None:
+            assert isinstance(option.value, PartNode)
             check_canonical(option.value, mark.kind)
         else:
-            assert option.value != default_text(fields[option.key]), "a default was printed"
+            assert str(option.value) != default_text(fields[option.key]), "a default was printed"
 
 
 @settings(max_examples=60, deadline=None)
@@ -214,10 +220,10 @@ def test_every_composition_prints_back(text: str) -> None:
     assert parse(canonical) == composition
     assert str(parse(canonical)) == canonical
     assert " " not in canonical
-    for stage in composition.stages:
-        node = parse_part(stage.text)
+    for term in composition.terms:
+        node = parse_part(term.text)
         check_canonical(node, default_registry().stage(node.name).kind)
-        assert build_stage(stage.text) == build_stage(build_text(node, random.Random(canonical)))
+        assert stage_of(term.text) == stage_of(build_text(node, random.Random(canonical)))
 
 
 def build_text(node: PartNode, order: random.Random) -> str:
@@ -234,14 +240,16 @@ def test_the_syntax_tree_remembers_places() -> None:
     text = "snapkv(window=64, pool = max):0.8 + merge(merger=ewmeans(iters=2)):1/5"
     first, second = parse_stages(text)
     inner = PartNode(
-        "ewmeans", (OptionNode("iters", "2", text.index("iters"), text.index("2)")),), text.index("ewmeans")
+        "ewmeans",
+        (OptionNode("iters", PartNode("2", (), text.index("2)")), text.index("iters")),),
+        text.index("ewmeans"),
     )
     assert first == StageNode(
         PartNode(
             "snapkv",
             (
-                OptionNode("window", "64", text.index("window"), text.index("64")),
-                OptionNode("pool", "max", text.index("pool"), text.index("max")),
+                OptionNode("window", PartNode("64", (), text.index("64")), text.index("window")),
+                OptionNode("pool", PartNode("max", (), text.index("max")), text.index("pool")),
             ),
             0,
         ),
@@ -250,7 +258,7 @@ def test_the_syntax_tree_remembers_places() -> None:
     )
     assert second.part == PartNode(
         "merge",
-        (OptionNode("merger", inner, text.index("merger="), text.index("ewmeans")),),
+        (OptionNode("merger", inner, text.index("merger=")),),
         text.index("merge("),
     )
 
@@ -258,26 +266,30 @@ def test_the_syntax_tree_remembers_places() -> None:
 @pytest.mark.parametrize("value", ["-3", "1e-5", "-2.5E+7", "0.25", "a/b", "x-1", "3rd", "v1.2"])
 def test_scalars_are_taken_whole(value: str) -> None:
     (option,) = parse_part(f"part(key={value})").options
-    assert option.value == value
+    assert option.value == PartNode(value, (), len("part(key="))
 
 
 def test_methods_are_recipes() -> None:
-    assert build_stage("ewmeans_pre(iters=3,block=16,bias=log,weight=position)") == Merge(
+    assert stage_of("ewmeans_pre(iters=3,block=16,bias=log,weight=position)") == Merge(
         merger=EWMeans(iters=3, block=16), space=Pre(), weight=Position(), bias="log"
     )
-    assert build_stage("streaming(positions=cache)") == Select(scorer=Position(), selector=TopK(), positions="cache")
-    assert build_stage("snapkv(kernel=3)") == Select(scorer=SnapKV(kernel=3), selector=TopK())
-    assert build_stage("uniform") == build_stage("select(scorer=position,selector=evenly)")
-    assert build_part(Kind.SCORER, "snapkv(window=9)") == SnapKV(window=9)
+    assert stage_of("streaming(positions=cache)") == Select(scorer=Position(), selector=TopK(), positions="cache")
+    assert stage_of("snapkv(kernel=3)") == Select(scorer=SnapKV(kernel=3), selector=TopK())
+    assert stage_of("uniform") == stage_of("select(scorer=position,selector=evenly)")
+    assert build_part(Kind.SCORER, "snapkv(window=9)").value == SnapKV(window=9)
 
 
 def test_parts_and_compositions_are_immutable() -> None:
-    composition = Composition(stages=(Term(text="snapkv", share=Fraction(1)),))
+    composition = parse("snapkv(window=84)")
     assert composition == parse("snapkv")
     assert hash(composition) == hash(parse("snapkv"))
-    for frozen, name in ((composition, "stages"), (SnapKV(), "window"), (build_stage("snapkv"), "scorer")):
+    assert composition != parse("snapkv(window=85)")
+    for frozen, name in ((SnapKV(), "window"), (stage_of("snapkv"), "scorer")):
         with pytest.raises(ValueError, match="frozen"):
             setattr(frozen, name, None)
+    for part in (composition, *composition.terms, *composition.stages):
+        with pytest.raises(FrozenInstanceError):
+            part.share = None  # type: ignore[misc, union-attr] # that it cannot be set is the point
 
 
 @pytest.mark.parametrize(
@@ -304,7 +316,7 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
     composition = parse(text, registry)
     assert str(composition) == canonical
     assert parse(canonical, registry) == composition
-    assert build_stage(text, registry) == build_stage(canonical, registry)
+    assert stage_of(text, registry) == stage_of(canonical, registry)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +346,12 @@ def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
             "scorer 'unnamed' of stranger cannot be imported: module 'helpers.parts' has no attribute 'Absent'",
         ),
         ("no_part", "scorer 'no_part' of stranger: helpers.parts:STRANGERS is not a subclass of kvfw.Part"),
-        ("broken_recipe", "the recipe of method 'broken_recipe' (stranger) does not work: 'by'"),
+        (
+            "broken_recipe",
+            "the recipe of method 'broken_recipe' (stranger) does not work: there is no option 'by'\n"
+            "  select(scorer=$by)\n"
+            "                ^",
+        ),
     ],
 )
 def test_broken_parts_of_strangers_are_named(text: str, message: str) -> None:

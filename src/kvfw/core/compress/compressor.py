@@ -1,7 +1,7 @@
 """A composition bound to its options: an immutable map from an observation and a budget to a smaller state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import cast
 
@@ -10,13 +10,12 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from kvfw.core.compose.budget import Amount, check_counts, divide
-from kvfw.core.compose.composition import Composition, build_stage
+from kvfw.core.compose.composition import Composition
 from kvfw.core.compress.arrangement import Arrangement
 from kvfw.core.compress.merging import Merging, merge_together
 from kvfw.core.compress.stages import Stage, check_kept
 from kvfw.core.contracts.blame import blamed, needs_of
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
@@ -30,14 +29,17 @@ class Compressor:
         composition: what to do with the middle.
         amount: how much of the middle to keep.
         sinks, recent: first and last tokens of the prompt that are always kept.
-        stages: the composition's stages, ready to run.
     """
 
     composition: Composition
     amount: Amount
     sinks: int
     recent: int
-    stages: tuple[Stage, ...] = field(repr=False)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The composition's stages in the order they run."""
+        return tuple(cast(Stage, each.stage) for each in self.composition.stages)
 
     @property
     def needs(self) -> Needs:
@@ -257,14 +259,11 @@ def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]
     return scores
 
 
-def compressor(
-    composition: Composition, amount: Amount, *, sinks: int, recent: int, registry: Registry | None = None
-) -> Compressor:
+def compressor(composition: Composition, amount: Amount, *, sinks: int, recent: int) -> Compressor:
     """Binds a composition to its options.
 
     Raises:
         BudgetError: negative sinks or recent.
     """
     check_counts(sinks, recent)
-    stages = tuple(cast(Stage, build_stage(stage.text, registry)) for stage in composition.stages)
-    return Compressor(composition, amount, sinks, recent, stages)
+    return Compressor(composition, amount, sinks, recent)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.parts.spec import STAGE_KINDS, WRITTEN, Kind, PartSpec
 from kvfw.core.registry.hooks import GROUP
 from kvfw.core.registry.plugins import VARIABLE, Plugin, load_plugins, own_plugin
 from kvfw.errors import RequestError, UnknownNameError
@@ -57,7 +57,8 @@ class Registry:
         self._refuse_contested((namespace(kind), name))
         spec = self.specs.get((namespace(kind), name))
         if spec is None or spec.kind is not kind:
-            raise UnknownNameError(unknown(kind.value, name, [spec.name for spec in self.of_kind(kind)]))
+            known = [spec.name for spec in self.of_kind(kind)]
+            raise UnknownNameError(unknown(kind.value, name, known) + self._other_kinds(name))
         return spec
 
     def stage(self, name: str) -> PartSpec:
@@ -69,8 +70,14 @@ class Registry:
         self._refuse_contested(("stage", name))
         spec = self.specs.get(("stage", name))
         if spec is None:
-            raise UnknownNameError(unknown("method", name, [n for space, n in self.specs if space == "stage"]))
+            known = [name for space, name in self.specs if space == "stage"]
+            raise UnknownNameError(self._other_kinds(name) or unknown("method", name, known))
         return spec
+
+    def _other_kinds(self, name: str) -> str:
+        """What parts of other kinds that have the name are, and how they are written; empty where there are none."""
+        found = [spec for spec in self.specs.values() if spec.name == name]
+        return "; ".join(f"{name} is a {spec.kind}: {WRITTEN.get(spec.kind, '{}').format(name)}" for spec in found)
 
     def claimed(self, kind: Kind, name: str) -> bool:
         """Whether :meth:`get` has anything to say about the name but that it is unknown."""

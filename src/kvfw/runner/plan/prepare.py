@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from kvfw.core.compose.composition import build_part, parse, part_text
+from kvfw.core.compose.build import build_part
+from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.contracts.blame import blamed
 from kvfw.core.contracts.metric import DerivedMetric, Metric
 from kvfw.core.contracts.records import FULL, MetricInfo, RowKey
 from kvfw.core.contracts.task import Prompt, Task, Trial
+from kvfw.core.parts.part import Part
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs
@@ -116,8 +118,9 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     if config.resume and config.out is None:
         raise OptionError("--resume goes on with a run that exists; name its folder with --out")
     amounts = config.amounts()
-    compositions = [parse(text, registry) for text in config.compose if text.strip() != FULL]
-    task = _task(config, registry)
+    compositions = tuple(dict.fromkeys(parse(text, registry) for text in config.compose if text.strip() != FULL))
+    built_task = build_part(Kind.TASK, config.task, registry)
+    task = _task(config, built_task.value)
     with blamed(f"task {config.task!r}"):
         task.check_settings(config.contexts, config.depths, tuple(range(config.seeds)))
     source = resolve_model(config.model, registry)
@@ -138,19 +141,19 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     rows = tuple(
         Row(
             RowKey(str(composition), str(amount)),
-            compressor(composition, amount, sinks=config.sinks, recent=config.recent, registry=registry),
+            compressor(composition, amount, sinks=config.sinks, recent=config.recent),
         )
         for amount in amounts
-        for composition in dict.fromkeys(compositions)
+        for composition in compositions
     )
     metrics = registered_metrics(registry)
     settings = {
-        "compose": [str(composition) for composition in dict.fromkeys(compositions)],
+        "compose": [str(composition) for composition in compositions],
         "amounts": [str(amount) for amount in amounts],
         "contexts": list(config.contexts),
         "depths": list(config.depths),
         "seeds": config.seeds,
-        "task": part_text(Kind.TASK, config.task, registry),
+        "task": built_task.text,
         "question_aware": config.question_aware,
         "begin_answer": getattr(task, "begin_answer", None),
         "haystack": str(found) if (found := getattr(task, "haystack", None)) is not None else None,
@@ -192,9 +195,8 @@ def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -
     return tuple(keys[name] for name in names)
 
 
-def _task(config: EvalConfig, registry: Registry) -> Task:
+def _task(config: EvalConfig, part: Part) -> Task:
     """The task, with the options that have settings of their own."""
-    part = build_part(Kind.TASK, config.task, registry)
     options: dict[str, Any] = {}
     for name in ("haystack", "begin_answer"):
         if name in type(part).model_fields:

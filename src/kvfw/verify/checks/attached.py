@@ -50,7 +50,7 @@ def identity(subject: Subject) -> Verdict:
     model, ids = small_model(), _prompt(TOKENS + NEW)
     expected: Tensor = model(input_ids=ids).logits[:, TOKENS:]
     with attach(
-        model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
+        model, subject.bound().composition, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer()
     ) as cache:
         model(input_ids=ids[:, :TOKENS], **passed(model, cache), use_cache=True)
         seen: Tensor = model(input_ids=ids[:, TOKENS:], **passed(model, cache), use_cache=True).logits
@@ -58,7 +58,7 @@ def identity(subject: Subject) -> Verdict:
     if not off <= TOLERANCE:
         return Failed(f"the full cache's logits within {TOLERANCE:g} at ratio 1", f"off by {off:.3g}")
     with attach(
-        model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
+        model, subject.bound().composition, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer()
     ) as cache:
         text = _generated(ids[:, :TOKENS], **passed(model, cache))
     plain = _generated(ids[:, :TOKENS])
@@ -71,7 +71,7 @@ def generates(subject: Subject) -> Verdict:
     model, ids = small_model(), _prompt()
     before: Tensor = model(input_ids=ids).logits
     with attach(
-        model, subject.compose, ratio=4, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
+        model, subject.bound().composition, ratio=4, sinks=SINKS, recent=RECENT, tokenizer=tokenizer()
     ) as cache:
         text = _generated(ids, **passed(model, cache))
         # The last token is never fed.

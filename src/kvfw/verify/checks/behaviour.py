@@ -36,13 +36,13 @@ def leaves_process_alone(subject: Subject) -> Verdict:
 
     What a part without any arithmetic changes is none of the part's doing: checks of types at run time draw samples.
     """
-    idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.compose)
+    idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.recipe)
     found = [name for name in seen if name not in idle]
     return Failed("a process as it was before the call", f"changed: {', '.join(found)}") if found else PASSED
 
 
-def _changes(subject: Subject, compose: str) -> list[str]:
-    bound = subject.bound(compose)
+def _changes(subject: Subject, recipe: str) -> list[str]:
+    bound = subject.bound(recipe)
     obs, before = observe(three_rows(), bound.needs), surroundings()
     bound.compress(obs, QUARTER)
     return changed(before, surroundings())
@@ -77,8 +77,7 @@ def hybrids(subject: Subject) -> Verdict:
     obs, alone = compressed(subject)
     bound = subject.bound()
     last = bound.stages[-1].consumes_rest
-    text = f"position:0.5+{subject.compose}:0.5" if last else f"{subject.compose}:0.5+{WINDOW_SCORES}:0.5"
-    mixed = subject.bound(text)
+    mixed = subject.bound(f"position:0.5+{subject.recipe}:0.5" if last else f"{subject.recipe}:0.5+{WINDOW_SCORES}:0.5")
     together = mixed.compress(observe(three_rows(), mixed.needs), 2 * QUARTER)
     difference = bit_difference(alone, bound.compress(obs, QUARTER))
     if difference:
@@ -91,7 +90,7 @@ def hybrids(subject: Subject) -> Verdict:
             missing = ~(ours[:, None] == all_values).all(-1).any(-1)
             if bool(missing.any()):
                 return Failed(
-                    f"in {text} the tokens that the part keeps alone",
+                    f"in {mixed.composition} the tokens that the part keeps alone",
                     f"row {row}, head {head}: {int(missing.sum())} of {len(ours)} are missing",
                 )
     return PASSED

@@ -1,5 +1,8 @@
 """What holds of a task: prompts of the right length, the same everywhere, with an answer that can be found."""
 
+from dataclasses import replace
+
+from kvfw.core.compose.build import Built
 from kvfw.core.contracts.task import Prompt, Trial
 from kvfw.core.parts.spec import Kind
 from kvfw.errors import KvfwError, PromptError, RunError
@@ -51,7 +54,7 @@ def repeatable(subject: Subject) -> Verdict:
     first = [digest(subject.task.prompt(TOKENIZER, trial)) for trial in trials]
     options = subject.options
     twin = type(options)(**{key: getattr(options, key) for key in type(options).model_fields})
-    other = Subject(subject.spec, subject.text, twin, subject.registry)
+    other = replace(subject, built=Built(twin, subject.built.text, subject.spec))
     for who, task in (("in a second call", subject.task), ("by another instance", other.task)):
         if [digest(task.prompt(SuiteTokenizer(), trial)) for trial in reversed(trials)] != first[::-1]:
             return Failed(f"the same prompt {who}", "another one")
