@@ -251,6 +251,11 @@ def test_findings_are_written_for_people_and_machines() -> None:
     assert all(drawing.save("png").startswith(b"\x89PNG") for drawing in figures(found))
 
 
+def test_a_list_in_a_composition_is_no_markup() -> None:
+    found = replace(findings(), costs=(replace(cost(3072, 0.02), compose="lists(words=[cwe,vt])"),))
+    assert any(line.startswith("lists(words=[cwe,vt]) ") for line in lines(found))
+
+
 def test_memory_promises_are_ratios_of_what_processes_measured() -> None:
     def peak(bytes_: int, held: int) -> Peak:
         return Peak(peak_bytes=bytes_, kv_bytes=held, expected_kv_bytes=held, layer_bytes=10)

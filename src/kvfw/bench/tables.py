@@ -6,6 +6,7 @@ from dataclasses import asdict
 from itertools import groupby
 
 from rich.table import Table
+from rich.text import Text
 
 from kvfw.bench.compression import Cost
 from kvfw.bench.decoding import Speed
@@ -104,5 +105,5 @@ def _grid(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # text, since a list in a composition would be read as markup
     return table

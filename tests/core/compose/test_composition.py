@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from helpers.parts import stage_of, strange_registry
+from helpers.parts import Lists, Several, stage_of, strange_registry
 from kvfw.core.compose.build import build_part, part_class
-from kvfw.core.compose.composition import parse
+from kvfw.core.compose.composition import StageShare, parse
 from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_stages
 from kvfw.core.compress.stages import Merge, Select
 from kvfw.core.parts.part import default_text, part_option
@@ -20,9 +20,12 @@ from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.errors import RequestError, SpecError
 from kvfw.methods.mergers.ewmeans import EWMeans
+from kvfw.methods.scorers.h2o import H2O
 from kvfw.methods.scorers.position import Position
 from kvfw.methods.scorers.snapkv import SnapKV
+from kvfw.methods.selectors.evenly import Evenly
 from kvfw.methods.selectors.topk import TopK
+from kvfw.methods.spaces.post import Post
 from kvfw.methods.spaces.pre import Pre
 
 GOLDEN = [
@@ -131,6 +134,15 @@ FAULTS = [
     ("select(scorer=position,selector= ¦0.5)", "option 'selector' takes the name of a selector"),
     ("¦select", "select needs a scorer as an option"),
     ("snapkv:0.5+¦merge(space=pre):0.5", "merge needs a merger as an option"),
+    # lists
+    ("snapkv(window=[3,¦)", "expected a value of the list, found ')'"),
+    ("snapkv(window=[3¦)", "expected ',' or ']' after a value of a list"),
+    ("snapkv(window=[3,¦,4])", "expected a value of the list, found ','"),
+    ("snapkv(window=¦[3])", "option 'window' of snapkv is '[3]': it takes one value, not a list"),
+    ("ewmeans_pre(weight=¦[snapkv])", "option 'weight' takes the name of a scorer"),
+    # places of options are for recipes
+    ("snapkv(window=¦$window)", "there is no option 'window'"),
+    ("¦$by", "there is no option 'by'"),
     # order
     (
         "ewmeans_pre:0.2+¦snapkv:0.8",
@@ -287,9 +299,9 @@ def test_parts_and_compositions_are_immutable() -> None:
     for frozen, name in ((SnapKV(), "window"), (stage_of("snapkv"), "scorer")):
         with pytest.raises(ValueError, match="frozen"):
             setattr(frozen, name, None)
-    for part in (composition, *composition.terms, *composition.stages):
+    for frozen, name in ((composition, "terms"), (composition.terms[0], "parts"), (composition.stages[0], "share")):
         with pytest.raises(FrozenInstanceError):
-            part.share = None  # type: ignore[misc, union-attr] # that it cannot be set is the point
+            setattr(frozen, name, None)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +321,15 @@ def test_parts_and_compositions_are_immutable() -> None:
         ("nested(by=snapkv)", "nested(by=snapkv)"),
         ("nested(by=options(strength=10))", "nested(by=options)"),
         ("required(steps=3)", "required(steps=3)"),
+        ("lists(counts=[],at=[10.0,50.50],words=[vt])", "lists"),
+        ("lists( counts = [ 3 , 04 ] )", "lists(counts=[3,4])"),
+        ("lists(at=[0.5],words=[cwe,vt],some=[1])", "lists(at=[0.5],words=[cwe,vt],some=[1])"),
+        ("lists(words=[])", "lists(words=[])"),
+        ("lists(some=none)", "lists"),
+        ("several(of=[snapkv,position])", "several"),
+        ("several(of=[snapkv(window=84),h2o])", "several(of=[snapkv,h2o])"),
+        ("halves(by=snapkv(window=5))", "halves"),
+        ("halves:0.5+tailed(by=position,iters=4):0.5", "halves:0.5+tailed(by=position,iters=4):0.5"),
     ],
 )
 def test_options_of_strangers(text: str, canonical: str) -> None:
@@ -316,7 +337,7 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
     composition = parse(text, registry)
     assert str(composition) == canonical
     assert parse(canonical, registry) == composition
-    assert stage_of(text, registry) == stage_of(canonical, registry)
+    assert parse(canonical, registry).stages == composition.stages
 
 
 @pytest.mark.parametrize(
@@ -328,6 +349,18 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
         ("options(flag=¦none)", "option 'flag' of options is 'none'"),
         ("snapkv:0.5+¦required:0.5", "required needs option 'steps'"),
         ("options(¦stength=1)", "strength=10, flag=false, norm=count, local=none"),
+        ("lists(counts=¦1024)", "option 'counts' of lists is '1024': it takes a list; write [1024]"),
+        ("lists(some=¦7)", "it takes a list; write [7]"),
+        ("lists(counts=[1024,¦many])", "option 'counts' of lists has 'many': Input should be a valid integer"),
+        ("lists(some=[1, ¦x])", "option 'some' of lists has 'x'"),
+        ("lists(counts=[1,¦[2]])", "option 'counts' of lists has '[2]'"),
+        ("lists(at=¦[])", "option 'at' of lists is '[]': Tuple should have at least 1 item"),
+        ("lists(counts=[1,¦snapkv(window=2)])", "takes a plain value, not a part"),
+        ("several(of=¦snapkv)", "option 'of' takes a list; write [snapkv]"),
+        ("several(of=[snapkv,¦topk])", "unknown scorer 'topk'. topk is a selector: select(scorer=...,selector=topk)"),
+        ("several(of=[snapkv(¦windw=3)])", "snapkv has no option 'windw'"),
+        ("select(scorer=¦halves)", "halves is a method: a stage by itself. Known: "),
+        ("tailed:0.5+ ¦uniform:0.5", "stage 'tailed' merges all that is left, so nothing can follow it; put it last"),
     ],
 )
 def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
@@ -352,9 +385,40 @@ def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
             "  select(scorer=$by)\n"
             "                ^",
         ),
+        ("tail_in_front", "the recipe of method 'tail_in_front' (stranger) does not work: stage 'tailed' merges all"),
+        ("circle", "does not work: maximum recursion depth exceeded"),
     ],
 )
 def test_broken_parts_of_strangers_are_named(text: str, message: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse(text, strange_registry())
     assert message in str(caught.value)
+
+
+def test_a_recipe_may_be_a_sum_whose_shares_multiply() -> None:
+    registry = strange_registry()
+    stages = parse("uniform:0.4+tailed(by=position,iters=2,block=9):0.6", registry).stages
+    by = Position()
+    assert stages == (
+        StageShare(stage_of("uniform"), Fraction(2, 5)),
+        StageShare(Select(scorer=by, selector=TopK()), Fraction(3, 25)),
+        StageShare(Select(scorer=by, selector=Evenly()), Fraction(6, 25)),
+        StageShare(Merge(merger=EWMeans(iters=2, block=9), space=Post(), weight=by, bias="log"), Fraction(6, 25)),
+    )
+    assert sum(each.share for each in stages) == 1
+
+
+def test_recipes_get_the_built_option_itself() -> None:
+    """Not one of its kind that was built again from its text."""
+    (term,) = parse("tailed(by=snapkv(window=9))", strange_registry()).terms
+    first, second, last = (each.stage for each in term.parts)
+    assert isinstance(first, Select)
+    assert isinstance(second, Select)
+    assert isinstance(last, Merge)
+    assert first.scorer is second.scorer is last.weight
+
+
+def test_recipes_hand_on_lists() -> None:
+    stages = parse("listing(of=[h2o])", strange_registry()).stages
+    held = [each.stage.scorer for each in stages if isinstance(each.stage, Select)]
+    assert held == [Several(of=(H2O(),)), Lists(counts=(3, 4), at=(2, 2.5))]

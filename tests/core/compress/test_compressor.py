@@ -31,7 +31,7 @@ from kvfw.core.compress.compressor import Compressor, Scores, compressor
 from kvfw.core.compress.merging import match_untouched
 from kvfw.core.compress.stages import Merge, Select, Stage
 from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
-from kvfw.core.parts.part import StageForm, part_option
+from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.core.state.observation import Needs, Observation
@@ -91,7 +91,7 @@ def bound(text: str, amount_: Amount = HALF) -> Compressor:
     return compressor(parse(text), amount_, sinks=SINKS, recent=RECENT)
 
 
-def by_hand(*stages: StageForm) -> Composition:
+def by_hand(*stages: Select) -> Composition:
     """A composition of parts that have no names, in equal shares."""
     share = Fraction(1, len(stages))
     return Composition(tuple(Term(f"by_hand_{i}", share, (StageShare(s, Fraction(1)),)) for i, s in enumerate(stages)))
@@ -391,7 +391,7 @@ def test_a_scorer_that_two_stages_share_is_asked_once() -> None:
             calls.append(1)
             return obs.state.positions
 
-    stages: tuple[Stage, ...] = (
+    stages = (
         Select(scorer=Counting(), selector=build_selector("topk")),
         Select(scorer=Counting(), selector=build_selector("evenly")),
     )
@@ -523,3 +523,32 @@ def test_shared_scores_cannot_be_written_to_and_belong_to_their_observation() ->
     bound = compressor(parse("snapkv(window=8)"), amount(ratio=4), sinks=2, recent=3)
     with pytest.raises(ValueError, match="another observation"):
         bound.compress(second, torch.full((1, 2), 10), scores)
+
+
+@pytest.mark.parametrize(
+    ("text", "written_out"),
+    [
+        ("halves", "snapkv(window=5):1/3+select(scorer=snapkv(window=5),selector=evenly):2/3"),
+        (
+            "position:0.25+tailed(by=snapkv(window=4)):0.75",
+            "position:0.25+snapkv(window=4):0.15+select(scorer=snapkv(window=4),selector=evenly):0.3+"
+            "merge(merger=ewmeans(iters=3),weight=snapkv(window=4),bias=log):0.3",
+        ),
+    ],
+)
+@few
+@given(cases())
+def test_a_sum_recipe_is_what_it_stands_for_slot_for_slot(
+    text: str, written_out: str, case: tuple[list[PromptRow], Tensor]
+) -> None:
+    rows, budget = case
+    obs = observed(rows)
+    by = compressor(parse(text, strange_registry()), HALF, sinks=SINKS, recent=RECENT)
+    assert by.needs == bound(written_out).needs
+    assert same_bits(by.compress(obs, budget), bound(written_out).compress(obs, budget))
+
+
+def test_a_compressor_runs_the_stages_that_were_parsed() -> None:
+    composition = parse("snapkv:0.5+ewmeans_pre:0.5")
+    made = compressor(composition, HALF, sinks=SINKS, recent=RECENT)
+    assert all(run is parsed.stage for run, parsed in zip(made.stages, composition.stages, strict=True))

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from kvfw.core.compose.syntax import ListNode, OptionNode, PartNode, parse_part, parse_value
+from kvfw.core.compose.syntax import ListNode, OptionNode, PartNode, parse_part
 from kvfw.core.parts.part import Part, PartOption, default_text, part_option, value_text
-from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RequestError, SpecError, UnknownNameError
 
@@ -59,13 +59,7 @@ def part_class(spec: PartSpec) -> type[Part]:
 
 @dataclass(frozen=True)
 class PartBuilder:
-    """Builds parts of one text.
-
-    Args:
-        text: what the nodes were parsed from, for carets.
-        registry: where names are looked up.
-        given: what stands in the place of ``$name``, where the text is a recipe.
-    """
+    """Builds the parts of one text. Where it is a recipe, ``given`` is what fills its holes."""
 
     text: str
     registry: Registry
@@ -75,17 +69,21 @@ class PartBuilder:
         """An error with a caret under the character at ``at``."""
         return SpecError(reason, self.text, at)
 
-    def hole(self, node: PartNode) -> Built[Any]:
-        """What stands in the place of ``$name``."""
-        name = node.name.removeprefix("$")
+    def _filled(self, hole: PartNode) -> Built[Any]:
+        name = hole.name.removeprefix("$")
         if name not in self.given:
-            raise self.fail(f"there is no option {name!r}", node.at)
+            raise self.fail(f"there is no option {name!r}", hole.at)
         return self.given[name]
 
-    def part(self, kind: Kind, node: PartNode) -> Built[Part]:
-        """The part a node describes. Every option is built before the part, and the part is built once."""
+    def part(self, kind: Kind | None, node: PartNode) -> Built[Any]:
+        """The part that a node describes or, of a hole, that fills it; ``kind`` None: any that may stand as a stage."""
+        if node.name.startswith("$"):
+            built = self._filled(node)
+            if built.spec is None or built.spec.kind not in ((kind,) if kind else STAGE_KINDS):
+                raise self.fail(f"{built.text} is no {kind or 'stage'}", node.at)
+            return built
         try:
-            spec = self.registry.get(kind, node.name)
+            spec = self.registry.get(kind, node.name) if kind else self.registry.stage(node.name)
         except UnknownNameError as error:
             raise self.fail(str(error), node.at) from None
         cls = part_class(spec)
@@ -121,27 +119,26 @@ class PartBuilder:
             raise self.fail(
                 f"{owner.name} needs {f'a {mark.kind} as an option' if mark else f'option {key!r}'}", owner.at
             )
-        default = OptionNode(key, parse_value(mark.default), 0)
-        return PartBuilder(mark.default, self.registry)._held(mark, info, default)
+        # As if it had been written.
+        text = f"{owner.name}({key}={mark.default})"
+        return PartBuilder(text, self.registry)._held(mark, info, parse_part(text).options[0])
 
     def _held(self, mark: PartOption, info: FieldInfo, option: OptionNode) -> Built[Any]:
         """The part, or the list of parts, that an option holds."""
         node = option.value
         if not _takes_list(info):
             return self._one(mark.kind, node, option.key)
+        if isinstance(node, PartNode) and node.name.startswith("$") and isinstance(self._filled(node).value, tuple):
+            return self._filled(node)
         if not isinstance(node, ListNode):
             raise self.fail(f"option {option.key!r} takes a list; write [{node}]", node.at)
         items = [self._one(mark.kind, item, option.key) for item in node.items]
         return Built(tuple(item.value for item in items), f"[{','.join(item.text for item in items)}]")
 
     def _one(self, kind: Kind, node: PartNode | ListNode, key: str) -> Built[Any]:
-        if isinstance(node, PartNode) and node.name.isidentifier():
-            return self.part(kind, node)
-        if isinstance(node, PartNode) and node.is_hole:
-            built = self.hole(node)
-            if built.spec is not None and built.spec.kind is kind:
-                return built
-        raise self.fail(f"option {key!r} takes the name of a {kind}", node.at)
+        if isinstance(node, ListNode) or not node.name.removeprefix("$").isidentifier():
+            raise self.fail(f"option {key!r} takes the name of a {kind}", node.at)
+        return self.part(kind, node)
 
     def _plain(self, info: FieldInfo, option: OptionNode, owner: str) -> Built[Any]:
         """The typed value of a plain option; constraints of the field apply."""
@@ -164,7 +161,7 @@ class PartBuilder:
         """A plain value before its type is known: text, a list, or the value of another option."""
         if isinstance(node, ListNode):
             return [self._raw(item, what) for item in node.items]
-        built = self.hole(node) if node.is_hole else Built(node.name, node.name)
+        built = self._filled(node) if node.name.startswith("$") else Built(node.name, node.name)
         if node.options or built.spec is not None:
             raise self.fail(f"{what} takes a plain value, not a part", node.at)
         return built.value

@@ -7,11 +7,10 @@ from typing import Any
 
 from kvfw.core.compose.budget import fraction_text
 from kvfw.core.compose.build import Built, PartBuilder
-from kvfw.core.compose.syntax import PartNode, parse_stages
+from kvfw.core.compose.syntax import parse_stages
 from kvfw.core.parts.part import Method, StageForm
-from kvfw.core.parts.spec import STAGE_KINDS
 from kvfw.core.registry.registry import Registry, default_registry
-from kvfw.errors import RequestError, SpecError, UnknownNameError
+from kvfw.errors import RequestError, SpecError
 
 #: What a scorer stands for where it stands as a stage.
 SCORER_RECIPE = "select(scorer=$scorer)"
@@ -87,22 +86,9 @@ def expand(recipe: str, options: Mapping[str, Built[Any]], registry: Registry) -
             name = terms[-1].text.partition("(")[0]
             reason = f"stage {name!r} merges all that is left, so nothing can follow it; put it last"
             raise builder.fail(reason, node.part.at)
-        built = _stage(node.part, builder)
+        built = builder.part(None, node.part)
         terms.append(Term(built.text, node.share, _expanded(built, registry)))
     return Composition(tuple(terms))
-
-
-def _stage(node: PartNode, builder: PartBuilder) -> Built[Any]:
-    """The part that stands as a stage: a generic form, a method or a scorer."""
-    if node.is_hole:
-        built = builder.hole(node)
-        if built.spec is None or built.spec.kind not in STAGE_KINDS:
-            raise builder.fail(f"{built.text} cannot stand as a stage", node.at)
-        return built
-    try:
-        return builder.part(builder.registry.stage(node.name).kind, node)
-    except UnknownNameError as error:
-        raise builder.fail(str(error), node.at) from None
 
 
 def _expanded(built: Built[Any], registry: Registry) -> tuple[StageShare, ...]:

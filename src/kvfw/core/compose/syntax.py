@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeVar
 
 from kvfw.core.compose.budget import fraction_text
 from kvfw.errors import SpecError
@@ -23,25 +22,18 @@ _PART = re.compile(r"\$?[A-Za-z_][A-Za-z0-9_]*")
 _SCALAR = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9])|[A-Za-z0-9_./-]+")
 _SHARE = re.compile(r"\d+/\d+|\d*\.\d+|\d+\.?")
 _SPACE = re.compile(r"\s*")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class PartNode:
-    """A part or a plain value as written: the text before the parentheses, and options in written order.
+    """A part as written, options in written order; or a plain value, which looks like a part without options.
 
-    A value and a part without options look alike. ``$name`` is the place of an option. ``at``: index of the first
-    character, as in all nodes.
+    ``$name`` is a hole: the place of an option in a recipe. ``at`` is the index of the first character.
     """
 
     name: str
     options: tuple["OptionNode", ...]
     at: int
-
-    @property
-    def is_hole(self) -> bool:
-        """Whether it is the place of an option."""
-        return self.name.startswith("$")
 
     def __str__(self) -> str:
         return self.name + (f"({','.join(map(str, self.options))})" if self.options else "")
@@ -120,10 +112,9 @@ class _Reader:
             if not self.take(","):
                 raise self.fail(f"expected ',' or {end!r} after {what}")
 
-    def whole(self, found: T, hint: str) -> T:
+    def end(self, hint: str) -> None:
         if self.peek():
             raise self.fail(f"unexpected {self.peek()!r}{hint}")
-        return found
 
     def part(self) -> PartNode:
         self.skip()
@@ -181,17 +172,9 @@ def parse_part(text: str) -> PartNode:
         SpecError: with a caret under the first wrong character.
     """
     reader = _Reader(text)
-    return reader.whole(reader.part(), " after a part")
-
-
-def parse_value(text: str) -> PartNode | ListNode:
-    """Reads the value of an option, all of the text.
-
-    Raises:
-        SpecError: with a caret under the first wrong character.
-    """
-    reader = _Reader(text)
-    return reader.whole(reader.value("a value"), " after a value")
+    part = reader.part()
+    reader.end(" after a part")
+    return part
 
 
 def parse_stages(text: str) -> tuple[StageNode, ...]:
@@ -204,7 +187,7 @@ def parse_stages(text: str) -> tuple[StageNode, ...]:
     stages = [reader.stage()]
     while reader.take("+"):
         stages.append(reader.stage())
-    reader.whole(stages, "; stages are joined by '+', a share follows ':'")
+    reader.end("; stages are joined by '+', a share follows ':'")
     if len(stages) == 1 and not stages[0].share:
         return (replace(stages[0], share=Fraction(1)),)
     for stage in stages:

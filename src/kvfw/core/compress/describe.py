@@ -3,19 +3,22 @@
 import inspect
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal, cast, get_args, get_origin
+from operator import or_
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from kvfw.core.compose.build import part_class
 from kvfw.core.compose.composition import parse
-from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.records import MetricInfo
 from kvfw.core.parts.part import Part, default_text, part_option, value_text
 from kvfw.core.parts.spec import STAGE_KINDS, WRITTEN, Kind, PartSpec
 from kvfw.core.registry.registry import Registry
-from kvfw.core.state.observation import Needs
 from kvfw.errors import RunError, SpecError
+
+if TYPE_CHECKING:  # they bring torch, which parts that are no stage may do without
+    from kvfw.core.compress.stages import Stage
+    from kvfw.core.state.observation import Needs
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
@@ -131,7 +134,7 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
         return None
     try:
         stages = parse(spec.name, registry).stages
-        needs = reduce(Needs.__or__, (cast(Stage, each.stage).needs for each in stages))
+        needs = reduce(or_, (cast("Stage", each.stage).needs for each in stages))
     except SpecError:
         return None  # a generic form has required options, so it needs nothing by itself
     except RunError as error:
@@ -139,7 +142,7 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
     return needs_lines(needs)
 
 
-def needs_lines(needs: Needs) -> tuple[str, ...]:
+def needs_lines(needs: "Needs") -> tuple[str, ...]:
     """What has to be observed, one phrase each."""
     lines = [f"the last {needs.queries} queries"] if needs.queries else []
     for distance in sorted(needs.column_sums):

@@ -58,8 +58,8 @@ def attach(
 
     Args:
         model: a decoder-only Hugging Face model.
-        composition: text, whose names are those of installed parts, or what :func:`kvfw.parse` made of one. May be left out
-            with ``cache``: then nothing is compressed any more.
+        composition: text (its names are looked up among the installed parts), or what :func:`kvfw.parse` made of one.
+            May be left out with ``cache``: then nothing is compressed any more.
         ratio, slots, keep: exactly one: times smaller the middle becomes; slots per KV head in all, sinks and recent
             included; fraction of the middle kept.
         sinks, recent: first and last tokens that are always kept; of all tokens so far, where it is compressed again.

@@ -5,7 +5,7 @@ import inspect
 from pydantic import BaseModel, ValidationError
 
 from kvfw.core.compose.build import build_part
-from kvfw.core.compose.syntax import parse_part, parse_value
+from kvfw.core.compose.syntax import parse_part
 from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.blame import needs_of
 from kvfw.core.contracts.metric import DerivedMetric, Metric
@@ -103,7 +103,7 @@ def round_trip(subject: Subject) -> Verdict:
 
 def _spells(text: str) -> bool:
     try:
-        parse_value(text)
+        parse_part(f"part(option={text})")
     except SpecError:
         return False
     return True
