@@ -299,9 +299,9 @@ def test_parts_and_compositions_are_immutable() -> None:
     for frozen, name in ((SnapKV(), "window"), (stage_of("snapkv"), "scorer")):
         with pytest.raises(ValueError, match="frozen"):
             setattr(frozen, name, None)
-    for frozen, name in ((composition, "terms"), (composition.terms[0], "parts"), (composition.stages[0], "share")):
+    for fixed, name in ((composition, "terms"), (composition.terms[0], "parts"), (composition.stages[0], "share")):
         with pytest.raises(FrozenInstanceError):
-            setattr(frozen, name, None)
+            setattr(fixed, name, None)
 
 
 @pytest.mark.parametrize(
