@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvfw.core.compose.composition import Composition, parse
-    from kvfw.core.compress.stages import Outcome
+    from kvfw.core.compress.stages import Outcome, Stage
     from kvfw.core.contracts.metric import (
         DerivedMetric,
         Engine,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kvfw.core.registry.registry import Registry, default_registry
     from kvfw.core.state.observation import Needs, Observation, protect
     from kvfw.core.state.rope import Rope, rotate, unrotate
+    from kvfw.core.state.slots import chosen_slots, gather, join, take
     from kvfw.core.state.state import KVState, exact_state
     from kvfw.errors import (
         KvfwError,
@@ -79,7 +80,8 @@ _HOMES = {
     "kvfw.core.registry.registry": ("Registry", "default_registry"),
     "kvfw.core.state.rope": ("Rope", "rotate", "unrotate"),
     "kvfw.core.compose.composition": ("Composition", "parse"),
-    "kvfw.core.compress.stages": ("Outcome",),
+    "kvfw.core.compress.stages": ("Outcome", "Stage"),
+    "kvfw.core.state.slots": ("chosen_slots", "gather", "join", "take"),
     "kvfw.core.state.state": ("KVState", "exact_state"),
     "kvfw.core.contracts.task": ("Prompt", "Task", "Tokenizer", "Trial"),
     "kvfw.errors": (
@@ -142,6 +144,7 @@ __all__ = [
     "Selector",
     "Space",
     "SpecError",
+    "Stage",
     "StageForm",
     "Task",
     "Tokenizer",
@@ -156,13 +159,16 @@ __all__ = [
     "begun_ids",
     "check_depth",
     "check_grid",
+    "chosen_slots",
     "decoded",
     "default_registry",
     "encoded",
     "evaluate",
     "exact_state",
     "framed",
+    "gather",
     "hookimpl",
+    "join",
     "load_cache",
     "load_model",
     "merge_clusters",
@@ -173,6 +179,7 @@ __all__ = [
     "rotate",
     "save_cache",
     "stable_random",
+    "take",
     "unrotate",
     "vector_of",
     "verify_part",

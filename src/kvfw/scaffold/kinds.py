@@ -14,48 +14,41 @@ class Blueprint:
     Args:
         kind: the kind; its templates lie in the folder of that name.
         summary: the generated part's line in listings.
-        imports: distributions that the generated code imports, besides kvfw.
-        try_it: arguments of ``kvfw eval`` that use the part, with ``{name}`` in them.
+        try_it: arguments of ``kvfw eval`` that use the part, with ``NAME`` in them.
     """
 
     kind: Kind
     summary: str
-    imports: tuple[str, ...]
     try_it: str
+
+    def arguments(self, name: str) -> str:
+        """What to write after ``kvfw eval`` to use the part."""
+        return self.try_it.replace("NAME", name)
 
 
 BLUEPRINTS = {
     blueprint.kind: blueprint
     for blueprint in (
-        Blueprint(
-            Kind.SCORER, "tokens with large values, high", ("jaxtyping", "torch"), "--compose snapkv --compose {name}"
-        ),
+        Blueprint(Kind.SCORER, "tokens with large values, high", "--compose snapkv --compose NAME"),
         Blueprint(
             Kind.SELECTOR,
             "the best token of every stretch of the text",
-            ("jaxtyping", "torch"),
-            '--compose snapkv --compose "select(scorer=snapkv,selector={name})"',
+            '--compose snapkv --compose "select(scorer=snapkv,selector=NAME)"',
         ),
         Blueprint(
             Kind.MERGER,
             "runs of neighbours become their weighted mean",
-            ("jaxtyping", "torch"),
-            '--compose ewmeans_pre --compose "merge(merger={name},space=pre)"',
+            '--compose ewmeans_pre --compose "merge(merger=NAME,space=pre)"',
         ),
         Blueprint(
             Kind.SPACE,
             "keys on a logarithmic scale, so that large coordinates weigh less",
-            (),
-            '--compose ewmeans_post --compose "merge(merger=ewmeans,space={name})"',
+            '--compose ewmeans_post --compose "merge(merger=ewmeans,space=NAME)"',
         ),
-        Blueprint(Kind.METRIC, "length of the response against the full cache's", (), "--compose snapkv"),
-        Blueprint(Kind.TASK, "find a number in a text that repeats itself", (), "--task {name} --compose snapkv"),
-        Blueprint(
-            Kind.METHOD,
-            "SnapKV with a short window and max pooling",
-            ("pydantic",),
-            "--compose snapkv --compose {name}",
-        ),
+        Blueprint(Kind.STAGE, "the best tokens, and one slot for all others", "--compose snapkv --compose NAME"),
+        Blueprint(Kind.METRIC, "length of the response against the full cache's", "--compose snapkv"),
+        Blueprint(Kind.TASK, "find a number in a text that repeats itself", "--task NAME --compose snapkv"),
+        Blueprint(Kind.METHOD, "SnapKV with a short window and max pooling", "--compose snapkv --compose NAME"),
     )
 }
 
