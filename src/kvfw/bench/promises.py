@@ -3,17 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvfw.bench.compression import Cost
-from kvfw.bench.limits import (
-    BAR_TOKENS,
-    COMPRESSION_BARS,
-    H2O_BYTES,
-    HELP_S,
-    LIST_S,
-    LOAD_S,
-    SIXTEEN,
-    WHOLE_BAR,
-    Bar,
-)
+from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, H2O_BYTES, HELP_S, LIST_S, LOAD_S, SIXTEEN, WHOLE_BAR, Bar
 from kvfw.bench.peak import Peak
 from kvfw.bench.startup import Starting
 from kvfw.bench.whole_evaluation import Whole
@@ -50,9 +40,7 @@ def _compression(found: Sequence[Cost]) -> tuple[Bar, ...]:
 
 
 def _memory(peaks: Mapping[str, Peak]) -> tuple[Bar, ...]:
-    held: float | None = None
-    peak: float | None = None
-    extra: float | None = None
+    held = peak = extra = None
     if peaks:
         plain, kept, summed = peaks["full"], peaks["snapkv"], peaks["h2o"]
         saved = plain.kv_bytes - kept.kv_bytes - kept.layer_bytes

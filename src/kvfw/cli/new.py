@@ -18,36 +18,31 @@ from kvfw.errors import OptionError
 def command(name: str, kind: str, out: Path | None, into: Path | None) -> int:
     """Write a plugin package kvfw-NAME with a working part to start from, and its tests."""
     from kvfw.core.registry.registry import default_registry
-    from kvfw.scaffold.into import add_part
+    from kvfw.scaffold.into import addition
     from kvfw.scaffold.kinds import blueprint
     from kvfw.scaffold.names import check_free, check_name
-    from kvfw.scaffold.render import files, folder_name
-    from kvfw.scaffold.write import write_folder
+    from kvfw.scaffold.render import files, filled
+    from kvfw.scaffold.write import check_absent, write_files
 
     if out is not None and into is not None:
         raise OptionError("--out says where a new plugin goes, --into which one gets another part; give one of them")
     plan = blueprint(kind)
     check_name(name)
     check_free(name, default_registry(), new_package=into is None)
-    target = into if into is not None else (out or Path()) / folder_name(name)
-    if into is not None:
-        written, by_hand = add_part(into, name, plan)
-        code = written[0]
-        click.echo(f"{target}: now with a {plan.kind} {name}")
+    if into is None:
+        folder, module = (out or Path()) / f"kvfw-{name}", plan.kind.value
+        check_absent(folder)
+        texts, by_hand = files(name, plan), None
     else:
-        texts = files(name, plan)
-        write_folder(target, texts)
-        written, by_hand, code = list(texts), None, f"src/kvfw_{name}/{plan.kind}.py"
-        click.echo(f"{target}: a plugin with a {plan.kind} {name}")
-    for path in written:
-        click.echo(f"  {path}")
+        folder, module = into, name
+        texts, by_hand = addition(into, name, plan)
+    write_files(folder, texts)
+    click.echo("\n  ".join([f"{folder}: a plugin with a {plan.kind} {name}", *texts]))
     if by_hand is not None:
         click.echo(by_hand)
     # With ./ in front, pip cannot take the folder for a distribution's name.
-    place = str(target) if target.is_absolute() else f"./{target.as_posix()}"
-    click.echo(f"Your formula goes into {code}. Next:")
-    click.echo(f"  pip install -e {shlex.quote(f'{place}[dev]')}")
-    click.echo(f"  pytest {shlex.quote(place)}")
-    click.echo(f"  kvfw verify {name}")
-    click.echo(f"  kvfw eval {plan.arguments(name)}")
+    place = str(folder) if folder.is_absolute() else f"./{folder.as_posix()}"
+    facts = {"code": next(path for path in texts if path.endswith(f"/{module}.py")), "folder": shlex.quote(place)}
+    facts |= {"install": shlex.quote(f"{place}[dev]"), "name": name, "try_it": plan.arguments(name)}
+    click.echo(filled("common/next.txt.j2", **facts), nl=False)
     return 0

@@ -1,8 +1,7 @@
-"""Finds the plugin that a part is to be added to, and announces the part there."""
+"""Adds a part to a plugin that is there already: where its files go, and how it is announced."""
 
 import ast
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 
@@ -10,26 +9,30 @@ from kvfw.core.registry.hooks import GROUP
 from kvfw.errors import RequestError
 from kvfw.scaffold.kinds import Blueprint
 from kvfw.scaffold.render import part_files
-from kvfw.scaffold.write import check_free_path, write_into
+from kvfw.scaffold.write import check_absent
 
 
-@dataclass(frozen=True)
-class Host:
-    """A plugin's sources.
+def addition(project: Path, name: str, blueprint: Blueprint) -> tuple[dict[str, str], str | None]:
+    """Texts to write, by path inside the project; and what is left to do by hand, if anything.
 
-    Args:
-        package: its dotted name.
-        folder: of the package.
-        announcer: file of the module that announces the parts.
+    Raises:
+        RequestError: the folder is no plugin, or has a module or a test of that name.
     """
+    package, announcer = find_host(project)
+    code, test = announcer.parent / f"{name}.py", project / "tests" / f"test_{name}.py"
+    check_absent(code)
+    check_absent(test)
+    code_text, test_text, announcement = part_files(name, blueprint, f"{package}.{name}")
+    # What is no UTF-8 becomes something that no parser takes.
+    changed = with_announcement(announcer.read_bytes().decode(errors="surrogateescape"), announcement)
+    texts = {code: code_text, test: test_text} | ({announcer: changed} if changed is not None else {})
+    by_hand = f"{announcer} is left as it is. Add this to what its kvfw_parts returns:\n{announcement}"
+    inside = {path.relative_to(project).as_posix(): text for path, text in texts.items()}
+    return inside, by_hand if changed is None else None
 
-    package: str
-    folder: Path
-    announcer: Path
 
-
-def find_host(project: Path) -> Host:
-    """The package that a project's entry point names, in ``src`` or beside ``pyproject.toml``.
+def find_host(project: Path) -> tuple[str, Path]:
+    """The package that a project's entry point names, and the file in it that announces the parts.
 
     Raises:
         RequestError: the folder is no plugin.
@@ -40,38 +43,16 @@ def find_host(project: Path) -> Host:
         modules = [value.partition(":")[0] for value in declared["project"]["entry-points"][GROUP].values()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass  # whatever is missing or malformed, no entry point is declared
-    for path, module in ((base.joinpath(*m.split(".")), m) for m in modules for base in (project / "src", project)):
-        if (path / "__init__.py").is_file():
-            return Host(module, path, path / "__init__.py")
-        if path.with_suffix(".py").is_file() and (path.parent / "__init__.py").is_file():
-            return Host(module.rpartition(".")[0], path.parent, path.with_suffix(".py"))
+    for module, base in ((module, base) for module in modules for base in (project / "src", project)):
+        place, outer = base.joinpath(*module.split(".")), module.rpartition(".")[0]
+        if (place / "__init__.py").is_file():
+            return module, place / "__init__.py"
+        if outer and place.with_suffix(".py").is_file():
+            return outer, place.with_suffix(".py")
     raise RequestError(
         f"{project} is no plugin: --into takes a folder whose pyproject.toml names a package of that folder under "
         f"[project.entry-points.{GROUP}]. Leave --into out to write a new plugin"
     )
-
-
-def add_part(project: Path, name: str, blueprint: Blueprint) -> tuple[list[str], str | None]:
-    """Writes a part and its test into a plugin, and announces it there where that can be done safely.
-
-    Returns:
-        paths of what was written, inside the project, the part's code first; and what is left to do by hand, if any.
-
-    Raises:
-        RequestError: the folder is no plugin, or has a module or a test of that name.
-        RunError: the disk refuses.
-    """
-    host = find_host(project)
-    code, test = host.folder / f"{name}.py", project / "tests" / f"test_{name}.py"
-    check_free_path(code)
-    check_free_path(test)
-    code_text, test_text, announcement = part_files(name, blueprint, f"{host.package}.{name}")
-    # What is no UTF-8 becomes something that no parser takes.
-    changed = with_announcement(host.announcer.read_bytes().decode(errors="surrogateescape"), announcement)
-    texts = {code: code_text, test: test_text} | ({host.announcer: changed} if changed is not None else {})
-    write_into(project, texts)
-    by_hand = f"{host.announcer} is left as it is; add this to what its kvfw_parts returns:\n{announcement.rstrip()}"
-    return [path.relative_to(project).as_posix() for path in texts], by_hand if changed is None else None
 
 
 def with_announcement(source: str, announcement: str) -> str | None:
@@ -81,20 +62,22 @@ def with_announcement(source: str, announcement: str) -> str | None:
     has not imported the names that the announcement uses.
     """
     before = _returned(source)
-    lines = source.encode().split(b"\n")  # syntax trees count columns in bytes
-    if before is None or lines[before.lineno - 1][before.col_offset : before.col_offset + 1] not in (b"[", b"("):
+    if before is None:
         return None
-    line, start, end = lines[before.lineno - 1], before.col_offset + 1, (before.end_col_offset or 0) - 1
+    lines = source.encode().split(b"\n")  # syntax trees count columns in bytes
+    line, start = lines[before.lineno - 1], before.col_offset + 1
     margin = line[: len(line) - len(line.lstrip())].decode()
     tail = line[start:].decode()
-    if before.lineno == before.end_lineno:
+    if before.lineno == before.end_lineno:  # written in one line: now one line per part
         parts = (ast.get_source_segment(source, part) for part in before.elts)
-        tail = "".join(f"\n{margin}    {part}," for part in parts) + f"\n{margin}{line[end:].decode()}"
-    new = indent(announcement.rstrip(), f"{margin}    ")
-    lines[before.lineno - 1] = line[:start] + f"\n{new}{tail}".encode()
+        tail = (
+            "".join(f"\n{margin}    {part}," for part in parts)
+            + f"\n{margin}{line[(before.end_col_offset or 0) - 1 :].decode()}"
+        )
+    lines[before.lineno - 1] = line[:start] + f"\n{indent(announcement, f'{margin}    ')}{tail}".encode()
     changed = b"\n".join(lines).decode()
     after = _returned(changed)
-    # Where the text was read wrongly, nothing is changed.
+    # Whatever was misread on the way (a tuple without brackets, for one), nothing else may change.
     kept = after is not None and [*map(ast.dump, after.elts[1:])] == [*map(ast.dump, before.elts)]
     return changed if kept else None
 

@@ -1,17 +1,10 @@
 """The files of a new part, as texts. Pure: nothing is written here."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from kvfw.scaffold.kinds import Blueprint
+from kvfw.scaffold.kinds import TEMPLATES, Blueprint
 from kvfw.scaffold.names import class_name, package_name
 from kvfw.scaffold.requirements import imported_ranges, own_range, ranges
 
 LINE_CHARS = 120
-
-
-def folder_name(name: str) -> str:
-    """The plugin's folder, which is also the name of its distribution."""
-    return f"kvfw-{name}"
 
 
 def files(name: str, blueprint: Blueprint) -> dict[str, str]:
@@ -34,9 +27,9 @@ def files(name: str, blueprint: Blueprint) -> dict[str, str]:
         "dev_requirements": ranges(("mypy", "pytest", "ruff")),
     }
     return {
-        "pyproject.toml": text("common/pyproject.toml.j2", facts),
-        "README.md": text("common/README.md.j2", facts),
-        f"src/{package}/__init__.py": text("common/init.py.j2", facts),
+        "pyproject.toml": filled("common/pyproject.toml.j2", **facts),
+        "README.md": filled("common/README.md.j2", **facts),
+        f"src/{package}/__init__.py": filled("common/init.py.j2", **facts),
         f"src/{package}/{kind}.py": part,
         f"src/{package}/py.typed": "",
         f"tests/test_{name}.py": test,
@@ -57,16 +50,11 @@ def part_files(name: str, blueprint: Blueprint, module: str) -> tuple[str, str, 
         "own_import": line if len(line) <= LINE_CHARS else f"from {module} import (\n    {cls},\n)",
         "summary": blueprint.summary,
     }
-    return text(f"{kind}/part.py.j2", facts), text(f"{kind}/test.py.j2", facts), text("common/spec.py.j2", facts)
+    templates = f"{kind}/part.py.j2", f"{kind}/test.py.j2", "common/spec.py.j2"
+    part, test, announcement = (filled(template, **facts) for template in templates)
+    return part, test, announcement.rstrip()
 
 
-def text(template: str, facts: dict[str, object]) -> str:
-    """A template filled in."""
-    environment = Environment(
-        loader=PackageLoader("kvfw.scaffold"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        autoescape=False,  # Python, TOML and Markdown, not HTML
-    )
-    return environment.get_template(template).render(facts)
+def filled(template: str, **facts: object) -> str:
+    """A template's text."""
+    return TEMPLATES.get_template(template).render(facts)
