@@ -130,7 +130,7 @@ def test_every_measurement_says_its_rounds(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "peak_of", lambda *_: Peak(1, 1, 1, 1))
-    monkeypatch.setattr(startup, "_python", lambda *_: "0.5")
+    monkeypatch.setattr(startup, "run_python", lambda *_: "0.5")
     monkeypatch.setattr("kvfw.bench.whole_evaluation.run_prompt", lambda *_: ())
     encoder = SimpleNamespace(similarity=lambda *_: 1.0)
     monkeypatch.setattr("kvfw.bench.whole_evaluation.SentenceEncoder", lambda: encoder)

@@ -1,7 +1,6 @@
 """Times of work on any device, and what is being timed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +13,11 @@ Tell = Callable[[str], None]
 def rounds(tell: Tell, repeats: int, *, warm_up: bool = False) -> Iterator[Tell]:
     """For every round of a measurement what announces its steps; a step is announced before its clock starts."""
     for turn in range(0 if warm_up else 1, repeats + 1):
-        yield partial(_announce, tell, f"round {turn} of {repeats}" if turn else "warm-up")
 
+        def say(step: str, when: str = f"round {turn} of {repeats}" if turn else "warm-up") -> None:
+            tell(f"{when}: {step}")
 
-def _announce(tell: Tell, when: str, step: str) -> None:
-    tell(f"{when}: {step}")
+        yield say
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

@@ -70,10 +70,8 @@ def with_announcement(source: str, announcement: str) -> str | None:
     tail = line[start:].decode()
     if before.lineno == before.end_lineno:  # written in one line: now one line per part
         parts = (ast.get_source_segment(source, part) for part in before.elts)
-        tail = (
-            "".join(f"\n{margin}    {part}," for part in parts)
-            + f"\n{margin}{line[(before.end_col_offset or 0) - 1 :].decode()}"
-        )
+        closing = line[(before.end_col_offset or 0) - 1 :].decode()
+        tail = "".join(f"\n{margin}    {part}," for part in parts) + f"\n{margin}{closing}"
     lines[before.lineno - 1] = line[:start] + f"\n{indent(announcement, f'{margin}    ')}{tail}".encode()
     changed = b"\n".join(lines).decode()
     after = _returned(changed)
