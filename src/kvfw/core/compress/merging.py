@@ -86,10 +86,7 @@ def _stacked(group: list[Merging]) -> Merging:
 
 def _split(merged: KVState, group: list[Merging]) -> list[KVState]:
     sizes = [len(merging.budget) for merging in group]
-    parts = (
-        torch.split(part, sizes) for part in (merged.keys, merged.values, merged.positions, merged.mass, merged.bias)
-    )
-    return [KVState(*own) for own in zip(*parts, strict=True)]
+    return [KVState(*own) for own in zip(*(torch.split(part, sizes) for part in merged.parts), strict=True)]
 
 
 def _merged(group: list[Merging]) -> KVState:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import cast
 
 import torch
-from pydantic.fields import FieldInfo
 
 from kvfw.core.compress.merging import Merging, merge_together
 from kvfw.core.compress.stages import Stage
@@ -87,23 +86,18 @@ class Watcher:
 def held_scorers(subject: Subject) -> Verdict:
     """Puts a scorer that watches what it is shown in the place of each scorer that the part holds."""
     part = subject.options
-    held = {key: Watcher() for key, info in type(part).model_fields.items() if _holds_scorer(info)}
+    marks = {key: part_option(info) for key, info in type(part).model_fields.items()}
+    held = {key: Watcher() for key, mark in marks.items() if mark is not None and mark.kind is Kind.SCORER}
     if not held:
         return NotApplicable("it holds no scorer")
-    whole = type(part)(**{key: getattr(part, key) for key in type(part).model_fields} | held)
-    other = Subject(subject.spec, subject.text, whole, subject.registry)
+    whole = type(part)(**{key: getattr(part, key) for key in marks} | held)
     needs = cast(Stage | Scorer, whole).needs
     more = Needs(queries=needs.queries + 5, column_sums=frozenset({0, 7}), lexical=True)
-    _answer(other, observe(three_rows(), needs | more))
+    _answer(replace(subject, part=whole), observe(three_rows(), needs | more))
     for key, watcher in held.items():
         if watcher.shown:
             return Failed(f"obs.score(self.{key}): the scorer it holds sees what it asks for", watcher.shown[0])
     return PASSED
-
-
-def _holds_scorer(info: FieldInfo) -> bool:
-    mark = part_option(info)
-    return mark is not None and mark.kind is Kind.SCORER
 
 
 def bias_kept(subject: Subject) -> Verdict:
