@@ -134,10 +134,8 @@ class Pairs(StageForm):
         assert obs.lexical is None
         first = eligible & (eligible.cumsum(-1) <= 2 * budget[..., None])
         old = take(obs.state, first)
-        mass = old.mass.unflatten(-1, (-1, 2)).sum(-1) * self.factor
-        halves = (
-            part.unflatten(2, (-1, 2)).float().mean(3) for part in (old.keys, old.values, old.positions, old.bias)
-        )
+        mass = (old.mass[..., ::2] + old.mass[..., 1::2]) * self.factor
+        halves = [(x[:, :, ::2] + x[:, :, 1::2]) / 2 for x in (old.keys, old.values, old.positions, old.bias)]
         keys, values, positions, bias = halves
         extra = eligible & ~first & (eligible.cumsum(-1) <= 2 * budget[..., None] + self.kept_too)
         taken = None if self.everything else first

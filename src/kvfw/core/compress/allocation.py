@@ -48,7 +48,7 @@ def allocated(
     budgets: dict[int, Tensor] = dict(zip(kv_heads, given, strict=True))
     for index, budget in budgets.items():
         _check(budget, (len(middle), kv_heads[index]), middle, f"{who} returned for layer {index}")
-    sums = sum(budget.to(total.device).sum(-1) for budget in budgets.values())
+    sums = torch.stack([budget.to(total.device).sum(-1) for budget in budgets.values()]).sum(0)
     if not torch.equal(sums, total):
         raise RunError(
             f"{who} gave {sums.tolist()} slots to the rows where their totals are {total.tolist()}; budgets must add "
