@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         Response,
         Value,
     )
-    from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
+    from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
     from kvfw.core.contracts.records import MetricInfo, RowKey, RunKey, TrialKey, TrialRecord, vector_of
     from kvfw.core.contracts.task import Prompt, Task, Tokenizer, Trial
     from kvfw.core.ops.attention import pool_middle, window_attention
@@ -57,7 +57,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "kvfw.core.registry.hooks": ("hookimpl",),
-    "kvfw.core.contracts.parts": ("Allocator", "Merger", "Scorer", "Selector", "Space"),
+    "kvfw.core.contracts.parts": ("Allocator", "LayerView", "Merger", "Scorer", "Selector", "Space"),
     "kvfw.core.contracts.metric": (
         "DerivedMetric",
         "Engine",
@@ -116,6 +116,7 @@ __all__ = [
     "KVState",
     "Kind",
     "KvfwError",
+    "LayerView",
     "LoadedModel",
     "Measured",
     "Merger",

@@ -28,7 +28,7 @@ from kvfw.core.compress.allocation import EvenSplit
 from kvfw.core.compress.compressor import Compressor, Scores, compressor
 from kvfw.core.compress.merging import match_untouched
 from kvfw.core.compress.stages import Merge, Select, Stage
-from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
+from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
 from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
@@ -447,7 +447,9 @@ def test_negative_counts_are_refused_before_anything_runs() -> None:
 
 
 def test_the_uniform_allocator_divides_without_remainder() -> None:
-    budgets = EvenSplit().allocate(torch.tensor([5 * 7, 9 * 7]), [2, 4, 1])
+    budgets = EvenSplit().allocate(
+        torch.tensor([5 * 7, 9 * 7]), [LayerView(i, heads, torch.tensor([20, 20])) for i, heads in enumerate((2, 4, 1))]
+    )
     assert [budget.tolist() for budget in budgets] == [
         [[5] * 2, [9] * 2],
         [[5] * 4, [9] * 4],

@@ -168,7 +168,7 @@ def _check_options(recompress: object, tokenizer: object, allocator: object, reg
         raise OptionError(f"tokenizer is {tokenizer!r}; it is the model's tokenizer, as load_model(...).tokenizer")
     if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):
         raise OptionError(
-            f"allocator is {allocator!r}; it is an object with a method allocate(total, kv_heads), or None for uniform"
+            f"allocator is {allocator!r}; it is an object with a method allocate(total, layers), or None for uniform"
         )
     if registry is not None and not isinstance(registry, Registry):
         raise OptionError(f"registry is {registry!r}; it is a kvfw registry of parts, or None for the installed parts")
