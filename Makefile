@@ -1,7 +1,7 @@
 # make eval   sets everything up and runs the main job on the embedded model
 # make test   sets everything up and runs linting, types and tests
 # make unit   runs the quick tests: those of parts, which need neither the embedded model nor other programs
-# make docs   sets everything up and builds the documentation: docs/_build/html/index.html
+# make docs   sets everything up and builds the documentation: docs/_build/html/VERSION, beside versions built before
 
 PYTHON ?= python3
 VENV   := .venv
@@ -37,7 +37,8 @@ oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest tests/model/session/test_end_to_end.py -m real
 
 docs: $(READY)
-	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs \
+	  "docs/_build/html/$$($(BIN)/python -c 'from importlib.metadata import version; print(version("kvfw"))')"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvfw needs Python 3.11 or later; set PYTHON=python3.11")'

@@ -241,6 +241,7 @@ LIGHT = [
     "kvfw.tasks",
     "kvfw.model",
     "kvfw.model.embedded.catalogue",
+    "kvfw.scaffold.into",
     "kvfw.scaffold.render",
     "kvfw.scaffold.write",
 ]

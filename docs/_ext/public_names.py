@@ -34,7 +34,12 @@ SUBJECTS = {
         "kvfw.core.registry.hooks",
         "kvfw.core.compress.stages",
     ),
-    "Tools for parts": ("kvfw.core.ops.attention", "kvfw.core.ops.clusters", "kvfw.core.ops.topk"),
+    "Tools for parts": (
+        "kvfw.core.ops.attention",
+        "kvfw.core.ops.clusters",
+        "kvfw.core.ops.topk",
+        "kvfw.core.state.slots",
+    ),
     "Tasks": ("kvfw.core.contracts.task", "kvfw.tasks.prompting"),
     "Metrics": ("kvfw.core.contracts.metric", "kvfw.core.contracts.records"),
     "Errors": ("kvfw.errors",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvfw.core.compose.composition import Composition, parse
-    from kvfw.core.compress.stages import Outcome
+    from kvfw.core.compress.stages import Outcome, Stage
     from kvfw.core.contracts.metric import (
         DerivedMetric,
         Engine,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         Response,
         Value,
     )
-    from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
+    from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
     from kvfw.core.contracts.records import MetricInfo, RowKey, RunKey, TrialKey, TrialRecord, vector_of
     from kvfw.core.contracts.task import Prompt, Task, Tokenizer, Trial
     from kvfw.core.ops.attention import pool_middle, window_attention
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kvfw.core.registry.registry import Registry, default_registry
     from kvfw.core.state.observation import Needs, Observation, protect
     from kvfw.core.state.rope import Rope, rotate, unrotate
+    from kvfw.core.state.slots import chosen_slots, gather, join, take
     from kvfw.core.state.state import KVState, exact_state
     from kvfw.errors import (
         KvfwError,
@@ -56,7 +57,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "kvfw.core.registry.hooks": ("hookimpl",),
-    "kvfw.core.contracts.parts": ("Allocator", "Merger", "Scorer", "Selector", "Space"),
+    "kvfw.core.contracts.parts": ("Allocator", "LayerView", "Merger", "Scorer", "Selector", "Space"),
     "kvfw.core.contracts.metric": (
         "DerivedMetric",
         "Engine",
@@ -79,7 +80,8 @@ _HOMES = {
     "kvfw.core.registry.registry": ("Registry", "default_registry"),
     "kvfw.core.state.rope": ("Rope", "rotate", "unrotate"),
     "kvfw.core.compose.composition": ("Composition", "parse"),
-    "kvfw.core.compress.stages": ("Outcome",),
+    "kvfw.core.compress.stages": ("Outcome", "Stage"),
+    "kvfw.core.state.slots": ("chosen_slots", "gather", "join", "take"),
     "kvfw.core.state.state": ("KVState", "exact_state"),
     "kvfw.core.contracts.task": ("Prompt", "Task", "Tokenizer", "Trial"),
     "kvfw.errors": (
@@ -114,6 +116,7 @@ __all__ = [
     "KVState",
     "Kind",
     "KvfwError",
+    "LayerView",
     "LoadedModel",
     "Measured",
     "Merger",
@@ -142,6 +145,7 @@ __all__ = [
     "Selector",
     "Space",
     "SpecError",
+    "Stage",
     "StageForm",
     "Task",
     "Tokenizer",
@@ -156,13 +160,16 @@ __all__ = [
     "begun_ids",
     "check_depth",
     "check_grid",
+    "chosen_slots",
     "decoded",
     "default_registry",
     "encoded",
     "evaluate",
     "exact_state",
     "framed",
+    "gather",
     "hookimpl",
+    "join",
     "load_cache",
     "load_model",
     "merge_clusters",
@@ -173,6 +180,7 @@ __all__ = [
     "rotate",
     "save_cache",
     "stable_random",
+    "take",
     "unrotate",
     "vector_of",
     "verify_part",

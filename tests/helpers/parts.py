@@ -1,13 +1,14 @@
 """Parts of a stranger: odd options, and parts that break their contract."""
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from fractions import Fraction
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
-from kvfw.core.compose.composition import parse
+from kvfw.core.compose.composition import Composition, StageShare, Term, parse
 from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.part import Method, Part, PartOption, StageForm
 from kvfw.core.parts.spec import Kind, PartSpec
@@ -279,6 +280,13 @@ def stage_of(text: str, registry: Registry | None = None) -> StageForm:
     """The one stage that a text stands for."""
     (found,) = parse(text, registry).stages
     return found.stage
+
+
+def by_hand(*stages: object) -> Composition:
+    """A composition of stages that have no names, in equal shares."""
+    share, whole = Fraction(1, len(stages)), Fraction(1)
+    made = [StageShare(cast(StageForm, stage), whole) for stage in stages]
+    return Composition(tuple(Term(f"by_hand_{i}", share, (each,)) for i, each in enumerate(made)))
 
 
 def strange_registry() -> Registry:

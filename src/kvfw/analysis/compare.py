@@ -16,7 +16,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -334,8 +333,3 @@ def _verdict(p: float | None, difference: float | None, enough: bool) -> Verdict
     if p >= ALPHA or not difference:
         return "no difference shown"
     return "higher" if difference > 0 else "lower"
-
-
-def by_reference(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Comparison]]]:
-    """Comparisons grouped by the reference's composition, in their order."""
-    return [(compose, list(group)) for compose, group in groupby(comparisons, key=lambda each: each.reference.compose)]

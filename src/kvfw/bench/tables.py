@@ -1,19 +1,15 @@
 """Findings as tables for people and as JSON for machines."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 
 from rich.table import Table
 from rich.text import Text
 
-from kvfw.bench.compression import Cost
-from kvfw.bench.decoding import Speed
 from kvfw.bench.findings import Findings
 from kvfw.bench.limits import Bar
-from kvfw.bench.peak import Peak
-from kvfw.bench.scaling import Growth
 
 
 def as_json(found: Findings) -> str:
@@ -27,71 +23,56 @@ def as_json(found: Findings) -> str:
 
 def tables(found: Findings) -> Iterator[Table]:
     """The promises first, then what they were taken from."""
-    yield _bars(found.bars)
-    for tokens, costs in groupby(found.costs, key=lambda cost: cost.tokens):
-        yield _costs(tokens, list(costs))
+    yield _grid("Promises", ("what", "at most", "measured", "margin", ""), [_promise(bar) for bar in found.bars])
+    for tokens, group in groupby(found.costs, key=lambda cost: cost.tokens):
+        costs = list(group)
+        yield _grid(
+            f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s",
+            ("composition", "observe s", "compress s", "of prefill", "all rounds"),
+            [
+                (
+                    c.compose,
+                    f"{c.observe_s:.3f}",
+                    f"{c.compress_s:.3f}",
+                    f"{c.fraction:.1%}",
+                    f"{c.lowest:.1%}–{c.highest:.1%}",
+                )
+                for c in costs
+            ],
+        )
     if found.speeds:
-        yield _speeds(found.speeds)
+        yield _grid(
+            "Decode speed at batch 1",
+            ("slots per head", "KV MB", "tokens/s", "of the full cache's"),
+            [
+                (str(s.slots), f"{s.kv_bytes / 2**20:.2f}", f"{s.tokens_per_s:.1f}", f"{s.relative:.2f}")
+                for s in found.speeds
+            ],
+        )
     if found.peaks:
-        yield _peaks(found.peaks)
+        yield _grid(
+            "Memory of one prefill, above what the process held before; least of several processes",
+            ("cache", "peak MB", "KV MB held", "slots x bytes MB"),
+            [
+                (name, *(f"{n / 2**20:.1f}" for n in (peak.peak_bytes, peak.kv_bytes, peak.expected_kv_bytes)))
+                for name, peak in found.peaks.items()
+            ],
+        )
     if found.growths:
-        yield _growths(found.growths)
+        yield _grid(
+            "Growth with the prompt, on a small random model: time ~ tokens ^ exponent",
+            ("composition", "exponent"),
+            [
+                (growth.compose, "–" if growth.exponent is None else f"{growth.exponent:.2f}")
+                for growth in found.growths
+            ],
+        )
 
 
-def _costs(tokens: int, costs: Sequence[Cost]) -> Table:
-    return _grid(
-        f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s",
-        ("composition", "observe s", "compress s", "of prefill", "all rounds"),
-        [
-            (
-                cost.compose,
-                f"{cost.observe_s:.3f}",
-                f"{cost.compress_s:.3f}",
-                f"{cost.fraction:.1%}",
-                f"{cost.lowest:.1%}–{cost.highest:.1%}",
-            )
-            for cost in costs
-        ],
-    )
-
-
-def _speeds(speeds: Sequence[Speed]) -> Table:
-    return _grid(
-        "Decode speed at batch 1",
-        ("slots per head", "KV MB", "tokens/s", "of the full cache's"),
-        [
-            (str(speed.slots), f"{speed.kv_bytes / 2**20:.2f}", f"{speed.tokens_per_s:.1f}", f"{speed.relative:.2f}")
-            for speed in speeds
-        ],
-    )
-
-
-def _peaks(peaks: Mapping[str, Peak]) -> Table:
-    return _grid(
-        "Memory of one prefill, above what the process held before; least of several processes",
-        ("cache", "peak MB", "KV MB held", "slots x bytes MB"),
-        [
-            (name, *(f"{n / 2**20:.1f}" for n in (peak.peak_bytes, peak.kv_bytes, peak.expected_kv_bytes)))
-            for name, peak in peaks.items()
-        ],
-    )
-
-
-def _growths(growths: Sequence[Growth]) -> Table:
-    return _grid(
-        "Growth with the prompt, on a small random model: time ~ tokens ^ exponent",
-        ("composition", "exponent"),
-        [(growth.compose, "–" if growth.exponent is None else f"{growth.exponent:.2f}") for growth in growths],
-    )
-
-
-def _bars(bars: tuple[Bar, ...]) -> Table:
-    rows = []
-    for bar in bars:
-        met = {True: "met", False: "NOT met", None: "not measured"}[bar.met]
-        margin = "" if bar.measured is None else f"{1 - bar.measured / bar.limit:+.0%}"
-        rows.append((bar.what, _amount(bar.limit, bar.unit), _amount(bar.measured, bar.unit), margin, met))
-    return _grid("Promises", ("what", "at most", "measured", "margin", ""), rows)
+def _promise(bar: Bar) -> tuple[str, ...]:
+    met = {True: "met", False: "NOT met", None: "not measured"}[bar.met]
+    margin = "" if bar.measured is None else f"{1 - bar.measured / bar.limit:+.0%}"
+    return bar.what, _amount(bar.limit, bar.unit), _amount(bar.measured, bar.unit), margin, met
 
 
 def _amount(value: float | None, unit: str) -> str:

@@ -1,7 +1,6 @@
 """What holds of every composition, whatever its parts: found through the registry, so newcomers are held to it too."""
 
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 
 import hypothesis.strategies as st
@@ -22,15 +21,15 @@ from helpers.observations import (
     same_bits,
     slots_of,
 )
-from helpers.parts import Spy, stage_of, strange_registry
+from helpers.parts import Spy, by_hand, stage_of, strange_registry
 from kvfw.core.compose.budget import Amount, amount, divide
 from kvfw.core.compose.build import build_part, part_class
-from kvfw.core.compose.composition import Composition, StageShare, Term, parse
+from kvfw.core.compose.composition import parse
 from kvfw.core.compress.allocation import EvenSplit
 from kvfw.core.compress.compressor import Compressor, Scores, compressor
 from kvfw.core.compress.merging import match_untouched
 from kvfw.core.compress.stages import Merge, Select, Stage
-from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
+from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
 from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
@@ -89,12 +88,6 @@ few = settings(max_examples=2, deadline=None, phases=[Phase.generate])
 
 def bound(text: str, amount_: Amount = HALF) -> Compressor:
     return compressor(parse(text), amount_, sinks=SINKS, recent=RECENT)
-
-
-def by_hand(*stages: Select) -> Composition:
-    """A composition of parts that have no names, in equal shares."""
-    share = Fraction(1, len(stages))
-    return Composition(tuple(Term(f"by_hand_{i}", share, (StageShare(s, Fraction(1)),)) for i, s in enumerate(stages)))
 
 
 def observed(rows: list[PromptRow]) -> Observation:
@@ -453,7 +446,9 @@ def test_negative_counts_are_refused_before_anything_runs() -> None:
 
 
 def test_the_uniform_allocator_divides_without_remainder() -> None:
-    budgets = EvenSplit().allocate(torch.tensor([5 * 7, 9 * 7]), [2, 4, 1])
+    budgets = EvenSplit().allocate(
+        torch.tensor([5 * 7, 9 * 7]), [LayerView(i, heads, torch.tensor([20, 20])) for i, heads in enumerate((2, 4, 1))]
+    )
     assert [budget.tolist() for budget in budgets] == [
         [[5] * 2, [9] * 2],
         [[5] * 4, [9] * 4],

@@ -22,6 +22,8 @@ class Part(BaseModel):
     rows_apart: ClassVar[bool] = False
     """Of a merger or a space: whether a row comes out bit for bit the same whatever rows are beside it. One that
     promises it is given the rows of several layers at once, which takes less time."""
+    loses_mass: ClassVar[bool] = False
+    """Of a merger or a stage: whether its new slots may stand for fewer tokens than went in, because it drops some."""
 
 
 @dataclass(frozen=True)

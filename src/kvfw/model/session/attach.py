@@ -163,7 +163,7 @@ def _check_options(recompress: object, tokenizer: object, allocator: object) -> 
         raise OptionError(f"tokenizer is {tokenizer!r}; it is the model's tokenizer, as load_model(...).tokenizer")
     if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):
         raise OptionError(
-            f"allocator is {allocator!r}; it is an object with a method allocate(total, kv_heads), or None for uniform"
+            f"allocator is {allocator!r}; it is an object with a method allocate(total, layers), or None for uniform"
         )
 
 

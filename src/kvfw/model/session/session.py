@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from kvfw.core.compress.allocation import allocated
 from kvfw.core.compress.stages import take_scores
 from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.state.lexical import rare_tokens
@@ -102,7 +103,7 @@ class Session:
             return
         assert self.plan.compressor is not None
         assert first.tokens is not None
-        standing = self._divided(self.plan.compressor.standing_slots(first.tokens))
+        standing = self._divided(first.tokens, standing=True)
         for index, budget in standing.items():
             ready = self.cache.layers[index]
             assert isinstance(ready, CompressedLayer)
@@ -359,19 +360,23 @@ class Session:
             assert layer.standing is not None
             return layer.standing
         if part.index == self.anatomy.compressible[0].index:
-            self._budgets = self._divided(self.plan.compressor.middle_slots(layer.tokens))
+            self._budgets = self._divided(layer.tokens, standing=False)
             if self.plan.compress_every is not None:
-                self._standing = self._divided(self.plan.compressor.standing_slots(layer.tokens))
+                self._standing = self._divided(layer.tokens, standing=True)
         if self.plan.compress_every is not None:
             layer.standing = self._standing[part.index].to(layer.device)
         return self._budgets[part.index].to(layer.device)
 
-    def _divided(self, each: Tensor) -> dict[int, Tensor]:
-        """A budget per head on average, divided over layers and heads by the allocator."""
-        parts = self.anatomy.compressible
-        heads = [part.kv_heads for part in parts]
-        divided = self.plan.allocator.allocate(each * sum(heads), heads)
-        return {part.index: budget for part, budget in zip(parts, divided, strict=True)}
+    def _divided(self, tokens: Tensor, *, standing: bool) -> dict[int, Tensor]:
+        """The budget for rows of so many tokens, divided over layers and heads by the allocator."""
+        by = self.plan.compressor
+        assert by is not None
+        each, middle = by.standing_slots(tokens) if standing else by.middle_slots(tokens), by.middle(tokens)
+        if standing:
+            # At the end of a stretch the middle has what it was brought down to, and what was decoded since.
+            middle = torch.maximum(middle, each + (self.plan.compress_every or 0))
+        heads = {part.index: part.kv_heads for part in self.anatomy.compressible}
+        return allocated(self.plan.allocator, each, middle, heads)
 
     def _lexical(self, state: KVState) -> Tensor:
         """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from kvfw.core.compose.build import Built
 from kvfw.core.contracts.task import Prompt, Trial
 from kvfw.core.parts.spec import Kind
 from kvfw.errors import KvfwError, PromptError, RunError
@@ -54,7 +53,7 @@ def repeatable(subject: Subject) -> Verdict:
     first = [digest(subject.task.prompt(TOKENIZER, trial)) for trial in trials]
     options = subject.options
     twin = type(options)(**{key: getattr(options, key) for key in type(options).model_fields})
-    other = replace(subject, built=Built(twin, subject.built.text, subject.spec))
+    other = replace(subject, built=replace(subject.built, value=twin))
     for who, task in (("in a second call", subject.task), ("by another instance", other.task)):
         if [digest(task.prompt(SuiteTokenizer(), trial)) for trial in reversed(trials)] != first[::-1]:
             return Failed(f"the same prompt {who}", "another one")
