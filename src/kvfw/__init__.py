@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         Value,
     )
     from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
-    from kvfw.core.contracts.records import MetricInfo, RowKey, RunKey, TrialKey, TrialRecord, vector_of
-    from kvfw.core.contracts.task import Prompt, Task, Tokenizer, Trial
+    from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialKey, TrialRecord, vector_of
+    from kvfw.core.contracts.task import Sample, Task, Tokenizer, Turn
     from kvfw.core.ops.attention import pool_middle, window_attention
     from kvfw.core.ops.clusters import HeadTokens, merge_clusters
     from kvfw.core.ops.topk import rank
@@ -49,7 +49,16 @@ if TYPE_CHECKING:
     from kvfw.model.session.attach import attach
     from kvfw.runner.execute.evaluate import Evaluation, evaluate
     from kvfw.runner.plan.config import EvalConfig
-    from kvfw.tasks.prompting import begun_ids, check_depth, check_grid, decoded, encoded, framed, stable_random
+    from kvfw.tasks.prompting import (
+        begun_ids,
+        check_depth,
+        check_grid,
+        decoded,
+        encoded,
+        framed,
+        grid_sample,
+        stable_random,
+    )
     from kvfw.verify.parts import verify_part
     from kvfw.verify.report import VerifyReport
 
@@ -75,15 +84,24 @@ _HOMES = {
     "kvfw.core.ops.topk": ("rank",),
     "kvfw.core.parts.part": ("Method", "Part", "PartOption", "StageForm"),
     "kvfw.core.parts.spec": ("Kind", "PartSpec"),
-    "kvfw.tasks.prompting": ("begun_ids", "check_depth", "check_grid", "decoded", "encoded", "framed", "stable_random"),
-    "kvfw.core.contracts.records": ("MetricInfo", "RowKey", "RunKey", "TrialKey", "TrialRecord", "vector_of"),
+    "kvfw.tasks.prompting": (
+        "begun_ids",
+        "check_depth",
+        "check_grid",
+        "decoded",
+        "encoded",
+        "framed",
+        "grid_sample",
+        "stable_random",
+    ),
+    "kvfw.core.contracts.records": ("Facet", "MetricInfo", "RowKey", "TrialKey", "TrialRecord", "vector_of"),
     "kvfw.core.registry.registry": ("Registry", "default_registry"),
     "kvfw.core.state.rope": ("Rope", "rotate", "unrotate"),
     "kvfw.core.compose.composition": ("Composition", "parse"),
     "kvfw.core.compress.stages": ("Outcome", "Stage"),
     "kvfw.core.state.slots": ("chosen_slots", "gather", "join", "take"),
     "kvfw.core.state.state": ("KVState", "exact_state"),
-    "kvfw.core.contracts.task": ("Prompt", "Task", "Tokenizer", "Trial"),
+    "kvfw.core.contracts.task": ("Sample", "Task", "Tokenizer", "Turn"),
     "kvfw.errors": (
         "KvfwError",
         "OptionError",
@@ -112,6 +130,7 @@ __all__ = [
     "EvalConfig",
     "Evaluation",
     "Evidence",
+    "Facet",
     "HeadTokens",
     "KVState",
     "Kind",
@@ -132,7 +151,6 @@ __all__ = [
     "Part",
     "PartOption",
     "PartSpec",
-    "Prompt",
     "PromptError",
     "Registry",
     "RequestError",
@@ -140,7 +158,7 @@ __all__ = [
     "Rope",
     "RowKey",
     "RunError",
-    "RunKey",
+    "Sample",
     "Scorer",
     "Selector",
     "Space",
@@ -149,9 +167,9 @@ __all__ = [
     "StageForm",
     "Task",
     "Tokenizer",
-    "Trial",
     "TrialKey",
     "TrialRecord",
+    "Turn",
     "UnknownNameError",
     "UnsupportedError",
     "Value",
@@ -168,6 +186,7 @@ __all__ = [
     "exact_state",
     "framed",
     "gather",
+    "grid_sample",
     "hookimpl",
     "join",
     "load_cache",

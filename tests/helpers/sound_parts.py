@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from kvfw.core.compress.stages import Merge, Select
 from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
 from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
-from kvfw.core.contracts.task import Prompt, Tokenizer, Trial
+from kvfw.core.contracts.task import Sample, Tokenizer, Turn
 from kvfw.core.ops.topk import rank
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Needs, Observation
@@ -111,40 +112,50 @@ class Fuse(Merge):
 class Sum(Part):
     """Hides a number in filler words and asks for it."""
 
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-        if not contexts or not depths or not seeds:
+    contexts: tuple[int, ...] = (512, 589)
+    depths: tuple[float, ...] = (0.0, 37.5, 100.0)
+    seeds: int = Field(2, ge=1)
+
+    scores: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(name="right", title="Right", proportion=True, higher_is_better=True, primary=True),
+    )
+
+    def check(self) -> None:
+        if not self.contexts or not self.depths:
             raise PromptError("an empty list; give at least one value")
-        for depth in depths:
+        for depth in self.depths:
             if not 0 <= depth <= 100:
                 raise PromptError(f"a depth of {depth} lies outside the text; use 0 to 100")
 
-    def check(
-        self, tokenizer: Tokenizer, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]
-    ) -> None:
-        self.check_settings(contexts, depths, seeds)
-        for context in contexts:
-            self.prompt(tokenizer, Trial(context, depths[0], seeds[0]))
+    def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
+        for context in self.contexts:
+            for seed in range(self.seeds):
+                for depth in self.depths:
+                    yield self.sample(tokenizer, context, depth, seed)
 
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
-        answer = self.answer(trial)
-        needle = tokenizer.encode(f" The number is {answer}.", add_special_tokens=False)
+    def sample(self, tokenizer: Tokenizer, context: int, depth: float, seed: int) -> Sample:
+        answer = self.answer(context, depth, seed)
+        hidden = tokenizer.encode(f" The number is {answer}.", add_special_tokens=False)
         question = tokenizer.encode(" What is the number?", add_special_tokens=False)
         filler = tokenizer.encode(" la", add_special_tokens=False)[-1]
-        room = trial.context_tokens - len(needle) - len(question)
+        room = context - len(hidden) - len(question)
         if room < 1:
-            raise PromptError(f"{trial.context_tokens} tokens are too few; use {len(needle) + len(question) + 1}")
-        at = round(room * trial.depth_percent / 100)
-        ids = (*[filler] * at, *needle, *[filler] * (room - at), *question)
-        return self.made(tokenizer, ids, range(at, at + len(needle)), answer, room + len(needle))
+            raise PromptError(f"{context} tokens are too few; use {len(hidden) + len(question) + 1}")
+        at = round(room * depth / 100)
+        return Sample(
+            id=f"{context}-{depth:g}-{seed}",
+            group=f"{context}/{seed}",
+            facets={"context": context, "depth": depth, "seed": seed},
+            context_ids=(*[filler] * at, *hidden, *[filler] * (room - at)),
+            turns=(Turn(tuple(question), references=(answer,)),),
+            spans=(range(at, at + len(hidden)),),
+        )
 
-    def answer(self, trial: Trial) -> str:
-        return str(random.Random(repr(trial)).randrange(10**6, 10**7))
+    def answer(self, *key: object) -> str:
+        return str(random.Random(repr(key)).randrange(10**6, 10**7))
 
-    def made(self, tokenizer: Tokenizer, ids: tuple[int, ...], needle: range, answer: str, end: int) -> Prompt:
-        return Prompt(ids, needle, answer, end, "", str(tokenizer.decode(list(ids))))
-
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        return prompt.answer in response
+    def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
+        return {"right": float(turn.references[0] in response)}
 
 
 class Words(MetricPart):

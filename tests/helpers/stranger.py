@@ -1,7 +1,8 @@
 """A plugin that brings one part of every kind, written with nothing but the public names of kvfw."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,8 +26,8 @@ from kvfw import (
     Outcome,
     Part,
     PartSpec,
-    Prompt,
     Rope,
+    Sample,
     Scorer,
     Selector,
     Space,
@@ -34,12 +35,11 @@ from kvfw import (
     StageForm,
     Task,
     Tokenizer,
-    Trial,
     TrialKey,
     TrialRecord,
+    Turn,
     Value,
     check_grid,
-    decoded,
     framed,
     hookimpl,
     merge_clusters,
@@ -136,26 +136,28 @@ class XMethod(Method):
 class XTask(Part):
     """A context of one word, and a question whose answer is any text."""
 
+    contexts: tuple[int, ...] = (1024,)
+    depths: tuple[float, ...] = (50.0,)
     word: str = "sea"
+    scores: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(name="x_score", title="X score", higher_is_better=True, primary=True),
+    )
 
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-        check_grid(contexts, depths, seeds)
+    def check(self) -> None:
+        check_grid(self.contexts, self.depths)
 
-    def check(
-        self, tokenizer: Tokenizer, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]
-    ) -> None:
-        self.check_settings(contexts, depths, seeds)
-
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
-        head, tail = framed(tokenizer, "Text:", f" {stable_random(trial.seed).random()}?")
+    def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
+        head, tail = framed(tokenizer, "Text:", f" {stable_random(0).random()}?")
         token = tokenizer.encode(f" {self.word}", add_special_tokens=False)[0]
-        middle = trial.context_tokens - len(head) - len(tail)
-        ids = (*head, *(middle * (token,)), *tail)
-        at = len(head) + int(trial.depth_percent / 100 * (middle - 1))
-        return Prompt(ids, range(at, at + 1), "", len(head) + middle, "", decoded(tokenizer, ids))
+        for context, depth in product(self.contexts, self.depths):
+            middle = context - len(head) - len(tail)
+            at = len(head) + int(depth / 100 * (middle - 1))
+            ids = (*head, *(middle * (token,)))
+            facets = {"context": context, "depth": depth}
+            yield Sample(f"{context}-{depth:g}", str(context), facets, ids, (Turn(tail),), (range(at, at + 1),))
 
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        return bool(response)
+    def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
+        return {"x_score": float(bool(response))}
 
 
 class XMetric(MetricPart):

@@ -8,15 +8,14 @@ import torch
 
 from kvfw.core.contracts.metric import Evidence, Measured, Metric, Missing, Response
 from kvfw.core.contracts.records import FULL, TrialKey, TrialRecord, vector_of, vector_text
-from kvfw.core.contracts.task import Prompt
+from kvfw.core.contracts.task import Sample, Turn
 from kvfw.core.state.state import KVState
 from kvfw.metrics.embed_cos import EmbedCosine
 from kvfw.metrics.hidden_cos import CentredHiddenCosine, HiddenCosine, cosine
 from kvfw.metrics.kv_mb import KVMegabytes, OverheadMegabytes
-from kvfw.metrics.needle_retained import NeedleRetained
-from kvfw.metrics.recall import Recall
 from kvfw.metrics.ref_ppl import RefPPL
 from kvfw.metrics.self_ppl import SelfPPL
+from kvfw.metrics.span_kept import SpanKept
 from kvfw.metrics.tok_s import TokensPerSecond
 
 OWN, REFERENCE = (5, 6, 7), (5, 8, 9)
@@ -52,18 +51,18 @@ def evidence(
     *,
     engine: Fake | None = None,
     reference_engine: Fake | None = None,
-    recalled: bool = True,
+    spans: tuple[range, ...] = (range(10, 14),),
     states: dict[int, KVState] | None = None,
     timed: bool = True,
     positions_kept: bool = True,
     text: str = "own",
 ) -> Evidence:
-    prompt = Prompt(tuple(range(20)), range(10, 14), "A1", 18, "", "")
+    turn = Turn((18, 19), references=("A1",))
     return Evidence(
-        prompt=prompt,
+        sample=Sample("a", "g", {}, tuple(range(18)), (turn,), spans),
+        turn=turn,
         response=Response(OWN, text),
         reference=Response(REFERENCE, "reference"),
-        recalled=recalled,
         states=states if states is not None else {},
         positions_kept=positions_kept,
         kv_bytes=3 * 2**20,
@@ -72,11 +71,6 @@ def evidence(
         engine=engine or Fake(),
         reference_engine=reference_engine or Fake(),
     )
-
-
-def test_recall_is_what_the_task_says() -> None:
-    assert Recall().measure(evidence(recalled=True)) == 1.0
-    assert Recall().measure(evidence(recalled=False)) == 0.0
 
 
 def test_perplexities_look_at_the_right_text_over_the_compressed_cache() -> None:
@@ -104,18 +98,25 @@ def test_speed_is_measured_in_timed_trials_only() -> None:
     assert isinstance(TokensPerSecond().measure(evidence(timed=False)), Missing)
 
 
-def test_needle_retained_counts_exact_tokens_over_layers_and_heads() -> None:
-    # The needle is at 10...13. Head 0 keeps two of four exactly; head 1 one (the other slot there is merged).
+def test_span_kept_counts_exact_tokens_over_layers_and_heads() -> None:
+    # The span is 10...13. Head 0 keeps two of four exactly; head 1 one (the other slot there is merged).
     first = state([[0.0, 10.0, 11.0, 19.0], [0.0, 9.0, 12.0, 12.5]], [[1, 1, 1, 1], [1, 1, 1, 3]])
     second = state([[0.0, 1.0, 2.0, 14.0]] * 2, [[1, 1, 1, 1]] * 2)
-    value = NeedleRetained().measure(evidence(states={0: first, 3: second}))
+    value = SpanKept().measure(evidence(states={0: first, 3: second}))
     assert value == pytest.approx((2 / 4 + 1 / 4) / 2 / 2)
-    assert isinstance(NeedleRetained().measure(evidence(states={})), Missing)
+    assert SpanKept().measure(evidence(states={})) == Missing("no compressible layer")
 
 
-def test_needle_retained_is_not_guessed_where_positions_were_changed() -> None:
+def test_span_kept_counts_every_span_and_no_token_twice() -> None:
+    kept = state([[0.0, 1.0, 5.0, 6.0]], [[1, 1, 1, 1]])
+    spans = (range(2), range(5, 8), range(6, 9))
+    assert SpanKept().measure(evidence(states={0: kept}, spans=spans)) == pytest.approx(4 / 6)
+    assert SpanKept().measure(evidence(states={0: kept}, spans=())) == Missing("the sample has no spans")
+
+
+def test_span_kept_is_not_guessed_where_positions_were_changed() -> None:
     kept = state([[10.0, 11.0, 12.0, 13.0]], [[1, 1, 1, 1]])
-    value = NeedleRetained().measure(evidence(states={0: kept}, positions_kept=False))
+    value = SpanKept().measure(evidence(states={0: kept}, positions_kept=False))
     assert isinstance(value, Missing)
     assert "re-rotated" in value.reason
 
@@ -140,10 +141,10 @@ def test_hidden_cosine_compares_each_response_over_its_own_cache() -> None:
 
 def record(compose: str, depth: float, vector: tuple[float, ...] | None) -> TrialRecord:
     return TrialRecord(
-        key=TrialKey(compose=compose, amount="ratio=1", context=100, depth=depth, seed=0),
+        key=TrialKey(compose=compose, amount="ratio=1", sample=f"100-{depth:g}"),
+        group="100",
         ratio=1.0,
         prompt_sha256="0" * 64,
-        answer="a",
         response="r",
         metrics={},
         vectors={} if vector is None else {"hidden_cos": vector_text(vector)},

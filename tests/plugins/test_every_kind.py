@@ -58,7 +58,7 @@ def test_all_of_them_work_in_a_run(
         assert row.metrics["x_metric"].mean >= 1
     stored = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))
     assert stored["settings"]["model"] == MODEL
-    assert stored["settings"]["task"] == "x_task(word=ship)"
+    assert stored["settings"]["task"] == "x_task(contexts=[200],word=ship)"
     assert stored["facts"]["plugins"]["stranger"] == {"distribution": None, "version": None}
     report = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "X centred" in report

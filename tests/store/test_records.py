@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from helpers.store_examples import numbered
-from kvfw.core.contracts.records import TrialKey, TrialRecord
+from kvfw.core.contracts.records import TrialKey, TrialRecord, stratum_of
 
-FIELDS = {"key": numbered(0).key, "ratio": 4.0, "prompt_sha256": "0" * 64, "answer": "a", "response": "r"}
+FIELDS = {"key": numbered(0).key, "group": "g", "ratio": 4.0, "prompt_sha256": "0" * 64, "response": "r"}
 
 
 def build(**changed: object) -> TrialRecord:
@@ -57,7 +57,10 @@ def test_a_null_needs_a_reason_and_a_reason_a_null() -> None:
         {"metrics": {"recall": True}},
         {"metrics": {"recall": "1"}},
         {"response": "\ud800"},
-        {"schema": 2},
+        {"schema": 3},
+        {"group": ""},
+        {"facets": {"depth": math.nan}},
+        {"facets": {"depth": None}},
     ],
 )
 def test_wrong_fields_are_refused(changed: dict[str, object]) -> None:
@@ -65,19 +68,38 @@ def test_wrong_fields_are_refused(changed: dict[str, object]) -> None:
         build(**changed)
 
 
-def test_a_key_hashes_sorts_with_full_first_and_reads_well() -> None:
-    full = TrialKey(compose="full", amount="ratio=1", context=2048, depth=10.0, seed=0)
-    early = TrialKey(compose="apart", amount="ratio=4", context=1024, depth=90.0, seed=0)
-    late = TrialKey(compose="apart", amount="ratio=4", context=1024, depth=10.0, seed=1)
-    assert sorted([late, early, full]) == [full, early, late]
-    assert len({full, full.model_copy(), late}) == 2
-    assert str(late) == "apart ratio=4 at 1024 tokens, depth 10 %, seed 1"
-    assert (late.row, late.run, late.prompt) == (("apart", "ratio=4"), (1024, 1), (1024, 10.0, 1))
+def test_records_sort_with_full_first_then_by_row_facets_and_turn() -> None:
+    def made(compose: str, context: object, depth: float, turn: int = 0) -> TrialRecord:
+        key = TrialKey(compose=compose, amount="ratio=4", sample=f"{context}-{depth:g}", turn=turn)
+        return build(key=key, facets={"context": context, "depth": depth})
+
+    rows = [
+        made("full", 2048, 10.0),
+        made("apart", 1024, 90.0),
+        made("apart", 1024, 90.0, 1),
+        made("apart", 2048, 10.0),
+    ]
+    rows.append(made("apart", "long", 10.0))
+    shuffled = [rows[i] for i in (3, 0, 4, 2, 1)]
+    assert sorted(shuffled, key=lambda record: record.order) == rows
+
+
+def test_a_key_hashes_and_reads_well() -> None:
+    key = TrialKey(compose="apart", amount="ratio=4", sample="1024-10-1")
+    second = key.model_copy(update={"turn": 1})
+    assert len({key, key.model_copy(), second}) == 2
+    assert str(key) == "apart ratio=4 on sample 1024-10-1"
+    assert str(second) == "apart ratio=4 on sample 1024-10-1, question 2"
+    assert (second.row, second.prompt) == (("apart", "ratio=4"), ("1024-10-1", 1))
+
+
+def test_a_stratum_is_all_of_a_group_before_its_last_slash() -> None:
+    assert [stratum_of(group) for group in ("1024/0", "en/1024/3", "alone")] == ["1024", "en/1024", ""]
 
 
 def test_records_and_keys_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        numbered(0).answer = "other"  # type: ignore[misc]
+        numbered(0).response = "other"  # type: ignore[misc]
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -95,5 +117,5 @@ def test_a_record_survives_strict_json(text: str, metrics: dict[str, float | Non
     def refuse(token: str) -> None:
         raise AssertionError(token)
 
-    assert json.loads(line, parse_constant=refuse)["schema"] == 1
+    assert json.loads(line, parse_constant=refuse)["schema"] == 2
     assert TrialRecord.model_validate_json(line) == record

@@ -23,7 +23,7 @@ def test_a_new_folder_gets_its_configuration(tmp_path: Path) -> None:
         run.add_facts({"rope": {"layers": [1, 2]}})
     stored = json.loads((tmp_path / "a" / "b" / "config.json").read_text())
     assert stored == {
-        "schema": 1,
+        "schema": 2,
         "settings": SETTINGS,
         "facts": {"python": "3.11", "rope": {"layers": [1, 2]}},
         "resumed": [],

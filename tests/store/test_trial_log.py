@@ -55,14 +55,14 @@ def test_the_torn_line_is_named_and_kept_aside(tmp_path: Path) -> None:
 def test_bad_lines_are_skipped_by_number_and_reason() -> None:
     first, second = encode(numbered(1)), encode(numbered(2, "other response"))
     again = encode(numbered(1, "later response"))
-    data = first + b"{broken\n" + b"\xff\xfe\n" + b"\0\0\0\n" + b"\n" + again + b'{"schema": 1}\n' + second
+    data = first + b"{broken\n" + b"\xff\xfe\n" + b"\0\0\0\n" + b"\n" + again + b'{"schema": 2}\n' + second
     records, problems = decode_lines(data)
     assert seeds(records) == [1, 2]
     assert records[0].response == "the code is K3Q9"
     assert [problem.split(" skipped: ")[0] for problem in problems] == [
         f"trials.jsonl line {line}" for line in (2, 3, 4, 6, 7)
     ]
-    assert "repeats line 1 (snapkv ratio=4 at 1024 tokens, depth 50 %, seed 1)" in problems[3]
+    assert "repeats line 1 (snapkv ratio=4 on sample 1024-50-1)" in problems[3]
     assert problems[4].endswith("key: Field required")
     assert all("\n" not in problem for problem in problems)
 

@@ -1,26 +1,26 @@
 """A task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
-from kvfw import Part, Prompt, PromptError, Task, Tokenizer, Trial
+from kvfw import Facet, MetricInfo, Part, PromptError, Sample, Task, Tokenizer, Turn
 
 
 class Echo(Part):
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-        if min(contexts) < 2:
-            raise PromptError(f"a context of {min(contexts)} tokens is too short; ask for 2 or more")
+    length: int = 8
+    scores: ClassVar[tuple[MetricInfo, ...]] = (MetricInfo(name="echo", title="Echo", primary=True),)
 
-    def check(
-        self, tokenizer: Tokenizer, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]
-    ) -> None:
-        self.check_settings(contexts, depths, seeds)
+    def check(self) -> None:
+        if self.length < 2:
+            raise PromptError(f"a context of {self.length} tokens is too short; ask for 2 or more")
 
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
-        ids = tuple(tokenizer.encode("echo " * trial.context_tokens, add_special_tokens=False)[: trial.context_tokens])
-        return Prompt(input_ids=ids, needle=range(1), answer="echo", context_end=1, begun="", text="")
+    def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
+        ids = tuple(tokenizer.encode("echo " * self.length, add_special_tokens=False)[: self.length])
+        facets: dict[str, Facet] = {"length": self.length, "word": "echo"}
+        yield Sample("echo", "echo", facets, ids[1:], (Turn(ids[:1], references=("echo",)),), spans=(range(1),))
 
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        return prompt.answer in response
+    def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
+        return {"echo": float(turn.references[0] in response)}
 
 
 echo: Task = Echo()

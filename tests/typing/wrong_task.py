@@ -1,32 +1,33 @@
 """Tasks with one fault each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import ClassVar
 
-from kvfw import Part, Prompt, Task, Tokenizer, Trial
+from kvfw import MetricInfo, Part, Sample, Task, Tokenizer, Turn
 
 
 class NeverChecks(Part):
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
-        return Prompt(input_ids=(1,), answer="one")  # E: Missing positional arguments "needle", "context_end"
+    scores: ClassVar[tuple[MetricInfo, ...]] = ()
 
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        return prompt.reply in response  # E: "Prompt" has no attribute "reply"
+    def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
+        yield Sample(id="a", group="a", facets={}, context_ids=(1,))  # E: Missing positional argument "turns"
+
+    def score(self, response: str, sample: Sample, turn: Turn) -> dict[str, float]:
+        return {"right": float(turn.reply in response)}  # E: "Turn" has no attribute "reply"
 
 
 class ReturnsText(Part):
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None: ...
+    scores: ClassVar[tuple[MetricInfo, ...]] = ()
 
-    def check(
-        self, tokenizer: Tokenizer, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]
-    ) -> None: ...
+    def check(self) -> None: ...
 
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> str:
-        trial.seed = 1  # E: Property "seed" defined in "Trial" is read-only
-        return tokenizer.encode("text")  # E: Incompatible return value type (got "list[int]", expected "str")
+    def samples(self, tokenizer: Tokenizer) -> list[str]:
+        return tokenizer.encode("text")  # E: Incompatible return value type (got "list[int]", expected "list[str]")
 
-    def recalled(self, response: str, prompt: Prompt) -> float:
+    def score(self, response: str, sample: Sample, turn: Turn) -> float:
+        sample.id = "b"  # E: Property "id" defined in "Sample" is read-only
         return 1.0
 
 
-never: Task = NeverChecks()  # E: Incompatible types # N: is missing following "Task" protocol members # N: check
-text: Task = ReturnsText()  # E: Incompatible types # N: trial: Trial) -> Prompt # N: prompt: Prompt) -> float
+never: Task = NeverChecks()  # E: Incompatible types # N: is missing following "Task" protocol member # N: check
+text: Task = ReturnsText()  # E: Incompatible types # N: -> Iterable[Sample] # N: turn: Turn) -> float

@@ -5,16 +5,17 @@ from typing import Any
 import pytest
 from kvfw_pairs.metric import Agreement
 
-from kvfw import Evidence, Missing, Prompt, Response
+from kvfw import Evidence, Missing, Response, Sample, Turn
 
 
 def evidence(ours: tuple[int, ...], theirs: tuple[int, ...]) -> Evidence:
     nothing: Any = None
+    turn = Turn((2,))
     return Evidence(
-        prompt=Prompt((1,), range(0), "", 1, "", ""),
+        sample=Sample("a", "a", {}, (1,), (turn,)),
+        turn=turn,
         response=Response(ours, ""),
         reference=Response(theirs, ""),
-        recalled=False,
         states={},
         positions_kept=True,
         kv_bytes=0,

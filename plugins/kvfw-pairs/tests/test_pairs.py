@@ -1,6 +1,7 @@
 """Prompts have the length asked for and hold the pair once, where they say; the judge takes whole numbers only."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from kvfw_pairs import kvfw_parts
 from kvfw_pairs.metric import Agreement
 from kvfw_pairs.task import Pairs
 
-from kvfw import PromptError, Task, Trial
+from kvfw import PromptError, Sample, Task, decoded
 
 
 class Letters:
@@ -40,6 +41,29 @@ class Letters:
         return f"<user>{conversation[0]['content']}<model>"
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A sample's one prompt as it is read."""
+
+    sample: Sample
+    input_ids: tuple[int, ...]
+    needle: range
+    answer: str
+    context_end: int
+    begun: str
+    text: str
+
+
+def prompt_of(tokenizer: Letters, context: int, depth: float, seed: int, task: Pairs | None = None) -> Prompt:
+    """The prompt of one sample."""
+    task = task or Pairs()
+    sample = task.sample(tokenizer, task.ground(tokenizer, context, seed), context, float(depth), seed)
+    ((turn,), (span,)) = sample.turns, sample.spans
+    ids = sample.context_ids + turn.exact_ids
+    begun = decoded(tokenizer, turn.begun_ids).strip()
+    return Prompt(sample, ids, span, turn.references[0], len(sample.context_ids), begun, decoded(tokenizer, ids))
+
+
 @pytest.fixture
 def tokenizer() -> Letters:
     return Letters()
@@ -48,7 +72,7 @@ def tokenizer() -> Letters:
 @pytest.mark.parametrize("context", [400, 401, 402, 403, 404, 405, 1000])
 @pytest.mark.parametrize("depth", [0.0, 37.5, 100.0])
 def test_prompts_are_exact_and_hold_the_pair_once(tokenizer: Letters, context: int, depth: float) -> None:
-    prompt = Pairs().prompt(tokenizer, Trial(context, depth, seed=0))
+    prompt = prompt_of(tokenizer, context, depth, seed=0)
     assert len(prompt.input_ids) == context
     assert prompt.text == tokenizer.decode(list(prompt.input_ids))
     line = tokenizer.decode(list(prompt.input_ids)[prompt.needle.start : prompt.needle.stop])
@@ -63,7 +87,7 @@ def test_prompts_are_exact_and_hold_the_pair_once(tokenizer: Letters, context: i
 
 
 def test_lines_are_pairs_with_keys_of_their_own(tokenizer: Letters) -> None:
-    prompt = Pairs().prompt(tokenizer, Trial(800, 50, seed=1))
+    prompt = prompt_of(tokenizer, 800, 50, seed=1)
     context = tokenizer.decode(list(prompt.input_ids)[: prompt.context_end])
     lines = [line for line in context.splitlines()[1:] if line]
     assert all(re.fullmatch(r"[a-z]{6}: \d{3,6}", line) for line in lines)
@@ -71,7 +95,7 @@ def test_lines_are_pairs_with_keys_of_their_own(tokenizer: Letters) -> None:
 
 
 def test_depth_moves_the_same_kind_of_line(tokenizer: Letters) -> None:
-    prompts = [Pairs().prompt(tokenizer, Trial(600, depth, seed=2)) for depth in (0, 25, 50, 75, 100)]
+    prompts = [prompt_of(tokenizer, 600, depth, seed=2) for depth in (0, 25, 50, 75, 100)]
     starts = [prompt.needle.start for prompt in prompts]
     assert starts == sorted(starts)
     first, last = prompts[0].needle.start, prompts[-1].needle.start
@@ -82,9 +106,8 @@ def test_depth_moves_the_same_kind_of_line(tokenizer: Letters) -> None:
 
 
 def test_the_same_trial_gives_the_same_prompt(tokenizer: Letters) -> None:
-    trial = Trial(500, 30, seed=4)
-    assert Pairs().prompt(tokenizer, trial) == Pairs().prompt(another(tokenizer), trial)
-    assert Pairs().prompt(tokenizer, trial) != Pairs().prompt(tokenizer, Trial(500, 30, seed=5))
+    assert prompt_of(tokenizer, 500, 30, seed=4) == prompt_of(another(tokenizer), 500, 30, seed=4)
+    assert prompt_of(tokenizer, 500, 30, seed=4) != prompt_of(tokenizer, 500, 30, seed=5)
 
 
 def another(tokenizer: Letters) -> Letters:
@@ -95,36 +118,39 @@ def another(tokenizer: Letters) -> Letters:
 
 
 def test_without_a_begun_answer_the_model_begins(tokenizer: Letters) -> None:
-    prompt = Pairs(begin_answer=False).prompt(tokenizer, Trial(500, 30, seed=0))
+    prompt = prompt_of(tokenizer, 500, 30, seed=0, task=Pairs(begin_answer=False))
     assert prompt.begun == ""
     assert prompt.text.endswith("<model>")
 
 
 def test_only_the_whole_number_counts(tokenizer: Letters) -> None:
     task = Pairs()
-    prompt = task.prompt(tokenizer, Trial(500, 30, seed=0))
-    assert task.recalled(f" {prompt.answer}.", prompt)
-    assert not task.recalled(f" 1{prompt.answer}", prompt)
-    assert not task.recalled(f" {prompt.answer}0", prompt)
-    assert not task.recalled("", prompt)
+    prompt = prompt_of(tokenizer, 500, 30, seed=0)
+    for response, value in (
+        (f" {prompt.answer}.", 1.0),
+        (f" 1{prompt.answer}", 0.0),
+        (f" {prompt.answer}0", 0.0),
+        ("", 0.0),
+    ):
+        assert task.score(response, prompt.sample, prompt.sample.turns[0]) == {"recall": value}
 
 
 def test_impossible_settings_are_refused(tokenizer: Letters) -> None:
     with pytest.raises(PromptError, match=r"too short.*Ask for at least \d+ tokens"):
-        Pairs().check(tokenizer, [60], [50], [0])
+        list(Pairs(contexts=(60,)).samples(tokenizer))
     with pytest.raises(PromptError, match="101 percent"):
-        Pairs().check_settings([500], [101], [0])
+        Pairs(depths=(101,)).check()
     with pytest.raises(PromptError, match="given twice"):
-        Pairs().check_settings([500, 500], [50], [0])
+        Pairs(contexts=(500, 500)).check()
 
 
 def test_the_least_context_it_names_is_enough(tokenizer: Letters) -> None:
     with pytest.raises(PromptError) as caught:
-        Pairs().check(tokenizer, [60], [50], [0])
+        list(Pairs(contexts=(60,)).samples(tokenizer))
     named = re.search(r"at least (\d+) tokens", str(caught.value))
     assert named is not None
     least = int(named.group(1))
-    Pairs().check(tokenizer, [least], [0, 50, 100], [0])
+    assert len(list(Pairs(contexts=(least,), depths=(0, 50, 100)).samples(tokenizer))) == 3
 
 
 def test_the_entry_module_announces_both_parts() -> None:

@@ -55,7 +55,8 @@ def whole(loaded: LoadedModel, model: str, tokens: int, repeats: int, tell: Tell
         }
     )
     plan = prepare(config, default_registry())
-    planned = replace(plan.prompts[0], timed=False)
+    (question,) = plan.prompts[0].questions
+    planned = replace(plan.prompts[0], questions=(replace(question, timed=False),))
     tools = Tools(loaded, SentenceEncoder())
     tools.encoder.similarity("load", "it")
     evaluated, prefilled = [], []
@@ -67,7 +68,7 @@ def whole(loaded: LoadedModel, model: str, tokens: int, repeats: int, tell: Tell
         )
         say("evaluation")
         seconds = seconds_of(
-            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), plan.rows, tools)), loaded.model.device
+            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), (), tools)), loaded.model.device
         )
         if turn:
             prefilled.append(alone * len(SIXTEEN))

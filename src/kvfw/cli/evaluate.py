@@ -16,20 +16,18 @@ from kvfw.errors import KvfwError, OptionError
     "--compose", multiple=True, metavar="SPEC", help="Composition, such as snapkv:0.8+ewmeans_pre:0.2. Repeatable."
 )
 @amount_options
-@click.option("--contexts", metavar="N,N", help="Prompt lengths in tokens.  [default: 1024]")
-@click.option("--depths", metavar="P,P", help="Places of the needle in percent.  [default: 10,30,50,70,90]")
-@click.option("--seeds", type=int, help="Repetitions per length and depth.  [default: 1]")
-@click.option("--task", help="What is asked.  [default: niah]")
-@click.option("--haystack", type=click.Path(path_type=Path), metavar="FILE", help="Text to hide the needle in.")
-@click.option(
-    "--begin-answer/--no-begin-answer", default=None, help="Begin the answer for the model.  [default: begin]"
-)
+@click.option("--task", metavar="SPEC", help="What is asked, with options.  [default: niah]")
+@click.option("--contexts", metavar="N,N", help="The task's option: prompt lengths in tokens.  [niah: 1024]")
+@click.option("--depths", metavar="P,P", help="The task's option: places in percent.  [niah: 10,30,50,70,90]")
+@click.option("--seeds", type=int, help="The task's option: texts per length.  [niah: 1]")
+@click.option("--haystack", type=click.Path(path_type=Path), metavar="FILE", help="The task's option: a text file.")
+@click.option("--begin-answer/--no-begin-answer", default=None, help="The task's option.  [niah: begin]")
 @click.option(
     "--question-aware/--question-agnostic",
     default=None,
     help="Is the question in the prompt when it is compressed?  [default: aware]",
 )
-@click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: 24]")
+@click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: the task's; niah: 24]")
 @click.option(
     "--reference",
     multiple=True,

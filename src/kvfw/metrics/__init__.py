@@ -9,7 +9,6 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
     """The built-in metrics, in table order."""
     here = "kvfw.metrics"
     return (
-        PartSpec(Kind.METRIC, "recall", f"{here}.recall:Recall", "the answer occurs in the response"),
         PartSpec(Kind.METRIC, "ref_ppl", f"{here}.ref_ppl:RefPPL", "perplexity of the full cache's own response"),
         PartSpec(Kind.METRIC, "self_ppl", f"{here}.self_ppl:SelfPPL", "perplexity of the method's own response"),
         PartSpec(
@@ -32,10 +31,5 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             "bytes of positions, masses, biases",
         ),
         PartSpec(Kind.METRIC, "tok_s", f"{here}.tok_s:TokensPerSecond", "decode speed at batch 1"),
-        PartSpec(
-            Kind.METRIC,
-            "needle_retained",
-            f"{here}.needle_retained:NeedleRetained",
-            "share of needle tokens kept",
-        ),
+        PartSpec(Kind.METRIC, "span_kept", f"{here}.span_kept:SpanKept", "share kept of what the answer needs"),
     )

@@ -9,8 +9,8 @@ from kvfw.core.contracts.records import MetricInfo
 class TokensPerSecond(MetricPart):
     """Decode steps per second at batch 1: 16 steps after 2 warm-up steps, in a pass of its own.
 
-    Measured in the first trial of each length only. Wall-clock times of one machine at one moment: compare rows of
-    one run, never rows of two.
+    Measured in the first sample of each stratum only: for ``niah`` of each length. Wall-clock times of one machine at
+    one moment: compare rows of one run, never rows of two.
 
     Source: the founding experiment.
     """
@@ -20,5 +20,5 @@ class TokensPerSecond(MetricPart):
     def measure(self, evidence: Evidence) -> Value:
         """Tokens per second."""
         if not evidence.timed:
-            return Missing("timed in the first trial of each length only")
+            return Missing("timed in the first sample of each stratum only")
         return evidence.engine.tokens_per_second()

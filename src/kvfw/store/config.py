@@ -20,12 +20,14 @@ class RunConfig(Frozen):
     """What ``config.json`` holds.
 
     Attributes:
+        schema_version: 1 in folders written when every task had contexts, depths and seeds; such a run can be read and
+            reported, not gone on with.
         settings: what decides whether two trials may stand in one table; compared on resume.
         facts: versions, revision, hardware, time …; kept, never compared.
         resumed: the facts of each later session that added trials, in order.
     """
 
-    schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
+    schema_version: Literal[1, 2] = Field(default=SCHEMA, alias="schema")
     settings: JsonObject
     facts: JsonObject = Field(default_factory=dict)
     resumed: tuple[JsonObject, ...] = ()

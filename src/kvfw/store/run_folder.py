@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from kvfw.core.contracts.records import TrialRecord
+from kvfw.core.contracts.records import SCHEMA, TrialRecord
 from kvfw.errors import RequestError, StoreError
 from kvfw.store.atomic import TEMPORARY_SUFFIX, cause, to_json, write_atomic
 from kvfw.store.config import (
@@ -199,6 +199,11 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _refuse_other(folder: Path, stored: RunConfig, wanted: JsonObject, resume: bool) -> None:
     """Raise RequestError unless the folder holds the same experiment and may be gone on with."""
+    if stored.schema_version != SCHEMA:
+        raise RequestError(
+            f"{folder} holds a run of an earlier kvfw (schema {stored.schema_version}, now {SCHEMA}), which can be "
+            "reported (kvfw report) but not resumed; choose another --out"
+        )
     if differing := differences(stored.settings, wanted):
         listed = "\n  ".join(differing)
         raise RequestError(

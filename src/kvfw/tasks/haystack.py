@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvfw.core.contracts.task import Tokenizer
 from kvfw.errors import PromptError
+from kvfw.tasks.prompting import decoded
 
 #: Characters encoded per token wanted. English text has four to five; a slice that proves short is doubled.
 CHARS_PER_TOKEN = 8
@@ -133,12 +134,6 @@ def encoded_from(tokenizer: Tokenizer, text: str, start: int, tokens: int) -> li
     return tokenizer.encode(text[start:], add_special_tokens=False)
 
 
-def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Text of ``ids`` as it stands, special tokens shown and spaces untouched."""
-    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text
-
-
 def place(tokenizer: Tokenizer, ids: tuple[int, ...], depth_percent: float) -> int:
     """Index in ``ids``, 0 to ``len(ids)``, where a sentence can go in without breaking a word.
 
@@ -184,8 +179,8 @@ def starts_word(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
     # Some tokenizers show a token's leading space only when another stands before it, and a character may take
     # several tokens: hence the difference of two texts.
     first = max(0, index - LOOK_BACK_TOKENS)
-    before = decode(tokenizer, ids[first:index])
-    both = decode(tokenizer, ids[first : index + 1])
+    before = decoded(tokenizer, ids[first:index])
+    both = decoded(tokenizer, ids[first : index + 1])
     if not both.startswith(before) or len(both) == len(before):
         return False
     return both[len(before)].isspace() or UNSPACED_END.search(before) is not None
@@ -193,4 +188,4 @@ def starts_word(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
 
 def starts_sentence(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
     """Whether the text before token ``index`` ends a sentence."""
-    return SENTENCE_END.search(decode(tokenizer, ids[max(0, index - LOOK_BACK_TOKENS) : index])) is not None
+    return SENTENCE_END.search(decoded(tokenizer, ids[max(0, index - LOOK_BACK_TOKENS) : index])) is not None

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvfw.core.contracts.task import Tokenizer
+from kvfw.core.contracts.task import Sample, Tokenizer, Turn
 from kvfw.errors import PromptError
 
 #: Some chat templates print today's date; a fixed one keeps prompts equal from day to day.
@@ -79,14 +79,54 @@ def opening_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(ids[:count])
 
 
-def check_grid(contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-    """Checks what every task's settings must hold.
+def grid_sample(
+    context: int,
+    depth: float,
+    seed: int,
+    before: tuple[int, ...],
+    span: tuple[int, ...],
+    after: tuple[int, ...],
+    question: tuple[int, ...],
+    begun: tuple[int, ...] = (),
+    *,
+    reference: str,
+    max_new_tokens: int = 24,
+) -> Sample:
+    """The sample of one length, depth and seed, put together from ids of pieces that are encoded apart.
+
+    Samples of one length and seed are one group, as they share a text; groups of one length are drawn for each other.
+
+    Args:
+        context: length of the whole prompt, tokens.
+        depth: where ``span`` stands in the text, percent.
+        seed: which text.
+        before, span, after: the context, in order; ``span`` has what a right answer needs.
+        question, begun, reference, max_new_tokens: its one turn.
+
+    Raises:
+        PromptError: the pieces are not ``context`` tokens together.
+    """
+    ids = before + span + after
+    if (count := len(ids) + len(question) + len(begun)) != context:
+        raise PromptError(f"the prompt came out {count} tokens long, not {context}; please report this.")
+    return Sample(
+        id=f"{context}-{depth:g}-{seed}",
+        group=f"{context}/{seed}",
+        facets={"context": context, "depth": float(depth), "seed": seed},
+        context_ids=ids,
+        turns=(Turn(question, begun, (reference,), max_new_tokens),),
+        spans=(range(len(before), len(before) + len(span)),),
+    )
+
+
+def check_grid(contexts: Sequence[int], depths: Sequence[float]) -> None:
+    """Checks the options of a task with lengths and depths.
 
     Raises:
         PromptError: an empty list or a value given twice; a depth outside 0 to 100.
     """
-    for what, values in (("contexts", contexts), ("depths", depths), ("seeds", seeds)):
-        check_distinct(what, values)
+    check_distinct("contexts", contexts)
+    check_distinct("depths", depths)
     for depth in depths:
         check_depth(depth)
 

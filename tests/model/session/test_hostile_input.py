@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from helpers.tiny_folder import write_tiny_folder
 from helpers.tiny_models import build, close, forward, generate, prompt, tiny
 from kvfw.cli.main import run
-from kvfw.core.contracts.task import Trial
 from kvfw.core.ops.attention import window_attention
 from kvfw.core.state.observation import Observation, protect
 from kvfw.core.state.state import exact_state
@@ -215,8 +214,8 @@ def test_a_haystack_in_any_script(
     assert run(["eval", *options, "--haystack", str(haystack), *out, "--compose", "snapkv"]) == 0
     assert "Traceback" not in capsys.readouterr().err
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tiny_folder)
-    planted = Niah(haystack=haystack).prompt(tokenizer, Trial(700, 50.0, 0))
-    before, after = (str(tokenizer.decode(list(planted.input_ids[part]))) for part in around(planted.needle))
+    (planted,) = Niah(contexts=(700,), depths=(50.0,), haystack=haystack).samples(tokenizer)
+    before, after = (str(tokenizer.decode(list(planted.context_ids[part]))) for part in around(planted.spans[0]))
     assert "�" not in (before[-1], after[0])
 
 
@@ -243,10 +242,10 @@ def test_a_tokenizer_that_merges_across_words_keeps_the_needle_whole(
     raw.train_from_iterator([text[i : i + 400] for i in range(0, 20_000, 400)], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<|end|>", pad_token="<|end|>")
     tokenizer.save_pretrained(folder)
-    trial = Trial(400, 50.0, 0)
-    planted = Niah().prompt(tokenizer, trial)
-    assert planted.answer in str(tokenizer.decode(list(planted.input_ids[planted.needle.start : planted.needle.stop])))
-    assert tokenizer.encode(planted.text, add_special_tokens=False) != list(planted.input_ids)
+    (planted,) = Niah(contexts=(400,), depths=(50.0,)).samples(tokenizer)
+    ids, (span,) = list(planted.context_ids), planted.spans
+    assert planted.turns[0].references[0] in str(tokenizer.decode(ids[span.start : span.stop]))
+    assert tokenizer.encode(str(tokenizer.decode(ids)), add_special_tokens=False) != ids
     grid = ["--contexts", "400", "--depths", "50", "--max-new-tokens", "2", "--out", str(tmp_path / "run")]
     assert run(["eval", "--model", str(folder), *grid, "--compose", "snapkv"]) == 0, capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.contracts.records import RowKey
+from kvfw.core.contracts.task import Turn
 from kvfw.core.parts.part import Part
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import default_registry, register
@@ -21,8 +22,8 @@ from kvfw.model.load.sentence import SentenceEncoder
 from kvfw.model.run import batch as together
 from kvfw.model.run import decode
 from kvfw.model.run.prefill import Prefill, prefill
-from kvfw.runner.execute.answers import BATCH_ROWS, Tools, answers, batches, rows_at_once
-from kvfw.runner.plan.prepare import Row
+from kvfw.runner.execute.answers import BATCH_ROWS, Answer, Tools, answers, batches, compressed, rows_at_once
+from kvfw.runner.plan.prepare import Question, Row
 
 COMPOSITIONS = ("streaming", "uniform", "snapkv(window=16)", "snapkv(window=16):0.5+ewmeans_pre(iters=2):0.5")
 NEW, QUESTION = 6, tuple(range(5, 12))
@@ -31,6 +32,16 @@ NEW, QUESTION = 6, tuple(range(5, 12))
 def row(text: str, ratio: int = 4) -> Row:
     by = compressor(parse(text), amount(ratio=ratio), sinks=4, recent=8)
     return Row(RowKey(str(by.composition), str(by.amount)), by)
+
+
+def answered(
+    tools: Tools, filled: Prefill, rows: Sequence[Row], exact: Sequence[int] = (), follow: tuple[int, ...] = ()
+) -> tuple[Answer, ...]:
+    """Every row's answer from one batch."""
+    turn = Turn(QUESTION, max_new_tokens=NEW, follow_ids=follow)
+    ready, failed = compressed(filled, rows)
+    assert not failed
+    return answers(filled, ready, Question(0, turn, tuple(exact), timed=False, sha256="0" * 64), tools)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +69,8 @@ def test_batches_keep_the_order_and_hold_one_amount() -> None:
 @pytest.mark.parametrize("question", [(), QUESTION], ids=["aware", "agnostic"])
 def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, question: Sequence[int]) -> None:
     rows = [row(text) for text in COMPOSITIONS]
-    batch = [answer for _, answer in answers(filled, rows, question, NEW, tools).done]
-    singles = [answers(filled, [one], question, NEW, tools).done[0][1] for one in rows]
+    batch = answered(tools, filled, rows, question)
+    singles = [answered(tools, filled, [one], question)[0] for one in rows]
     for each, alone in zip(batch, singles, strict=True):
         assert each.response == alone.response
         assert each.report.kv_bytes == alone.report.kv_bytes
@@ -69,9 +80,30 @@ def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, que
     assert all(layer.slots == (slots, slots) for layer in batch[0].report.layers)
 
 
+@pytest.mark.parametrize("question", [(), QUESTION], ids=["aware", "agnostic"])
+def test_a_text_to_follow_stands_in_place_of_every_rows_response(
+    tools: Tools, filled: Prefill, question: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, follow = [row(text) for text in COMPOSITIONS], (9, 8, 7, 6)
+
+    def never(*arguments: object, **named: object) -> None:
+        pytest.fail("something was generated")
+
+    for module, name in ((decode, "greedy"), (together, "greedy_together")):
+        monkeypatch.setattr(module, name, never)
+    monkeypatch.setattr("kvfw.runner.execute.answers.greedy_together", never)
+    found = answered(tools, filled, rows, question, follow)
+    assert [answer.response.tokens for answer in found] == [follow] * len(rows)
+    assert {answer.response.text for answer in found} == {tools.loaded.tokenizer.decode(list(follow))}
+    # Likelihoods are those of this text over each row's own cache: of token 1 too where a question comes before it.
+    likelihoods = [answer.engine.nll(follow) for answer in found]
+    assert {len(nll) for nll in likelihoods} == {4 if question else 3}
+    assert len(set(likelihoods)) == len(rows)
+
+
 def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(text) for text in COMPOSITIONS]
-    expected = [answer.response for _, answer in answers(filled, rows, (), NEW, tools).done]
+    expected = [answer.response for answer in answered(tools, filled, rows)]
     lone = list[int]()
     original = decode.greedy
 
@@ -81,7 +113,7 @@ def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypat
 
     monkeypatch.setattr(decode, "greedy", counted)
     monkeypatch.setattr(together, "SURE_GAP", {tools.loaded.model.dtype: 1e6})
-    assert [answer.response for _, answer in answers(filled, rows, (), NEW, tools).done] == expected
+    assert [answer.response for answer in answered(tools, filled, rows)] == expected
     assert len(lone) == len(rows)
 
 
@@ -109,9 +141,9 @@ def test_a_row_that_fails_takes_no_other_with_it(tools: Tools, filled: Prefill) 
     by = compressor(parse("third", registry), amount(ratio=4), sinks=4, recent=8)
     broken = Row(RowKey("third", "ratio=4"), by)
     rows = [row(COMPOSITIONS[0]), broken, row(COMPOSITIONS[1])]
-    found = answers(filled, rows, (), NEW, tools)
-    assert [each for each, _ in found.done] == [rows[0], rows[2]]
-    ((which, error),) = found.failed
+    ready, failed = compressed(filled, rows)
+    assert [each.row for each in ready] == [rows[0], rows[2]]
+    ((which, error),) = failed
     assert which is broken
     assert "scorer Third in layer 1 failed: ValueError: layer one boom (test_answers.py, line" in str(error)
-    assert answers(filled, [broken], (), NEW, tools).done == ()
+    assert compressed(filled, [broken])[0] == ()

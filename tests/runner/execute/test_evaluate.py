@@ -14,6 +14,7 @@ from kvfw.runner.execute.evaluate import Silent
 from kvfw.runner.execute.evaluate import evaluate as evaluate_and_report
 from kvfw.runner.plan.config import EvalConfig
 from kvfw.store.run_folder import load_run
+from kvfw.tasks.niah.niah import Niah
 
 #: Figures take seconds and are tested elsewhere.
 evaluate = partial(evaluate_and_report, report=False)
@@ -55,7 +56,7 @@ def test_a_run_has_the_baseline_and_every_row_and_its_files(tiny_folder: Path, t
         path.name for path in out.iterdir()
     }
     saved = json.loads((out / "results.json").read_text())
-    assert saved["schema"] == 1
+    assert saved["schema"] == 2
     assert set(saved["rows"][1]["metrics"]) == {
         "recall",
         "ref_ppl",
@@ -66,7 +67,7 @@ def test_a_run_has_the_baseline_and_every_row_and_its_files(tiny_folder: Path, t
         "kv_mb",
         "kv_overhead_mb",
         "tok_s",
-        "needle_retained",
+        "span_kept",
     }
     facts = json.loads((out / "config.json").read_text())["facts"]
     assert facts["given"]["ratio"] == ["4", "8"]
@@ -82,17 +83,15 @@ def test_bytes_are_those_of_the_slots_really_held(tiny_folder: Path, tmp_path: P
         assert record.metrics["kv_mb"] == pytest.approx(expected / 2**20, rel=1e-12)
 
 
-def test_streaming_keeps_the_needle_by_where_it_stands(tiny_folder: Path, tmp_path: Path) -> None:
+def test_streaming_keeps_the_span_by_where_it_stands(tiny_folder: Path, tmp_path: Path) -> None:
     evaluate(config(tiny_folder, tmp_path / "run"))
     kept = {
-        r.key.depth: r.metrics["needle_retained"]
+        r.facets["depth"]: r.metrics["span_kept"]
         for r in records(tmp_path / "run").values()
         if r.key.compose == "streaming"
     }
     assert kept == {10.0: 0.0, 90.0: 1.0}
-    assert all(
-        r.metrics["needle_retained"] == 1.0 for r in records(tmp_path / "run").values() if r.key.compose == "full"
-    )
+    assert all(r.metrics["span_kept"] == 1.0 for r in records(tmp_path / "run").values() if r.key.compose == "full")
 
 
 def test_a_row_does_not_depend_on_its_neighbours_or_their_order(tiny_folder: Path, tmp_path: Path) -> None:
@@ -174,7 +173,10 @@ def test_a_finished_run_resumes_without_loading_a_model(
         ({"ratio": ("1000",)}, PromptError, "at least 1088 tokens"),
         ({"ratio": (), "slots": ("88",)}, BudgetError, "at least 89 slots"),
         ({"ratio": (), "keep": ("1.5",)}, BudgetError, "at most 1"),
-        ({"contexts": (80,)}, PromptError, "at least 92 tokens"),
+        ({"contexts": (80,)}, PromptError, "too short: template"),
+        ({"recent": 400}, PromptError, "sample 400-10-0 has 400 tokens, which is too short"),
+        ({"seeds": 0}, OptionError, "seeds is 0"),
+        ({"task": "niah(seeds=2)", "seeds": 1}, OptionError, "given twice: 1 as a setting and 2 in task"),
         ({"contexts": (4000,)}, PromptError, "2048 positions"),
         ({"depths": (10.0, 101.0)}, PromptError, "101"),
         ({"haystack": Path("no/such/file.txt")}, PromptError, "no/such/file.txt"),
@@ -219,16 +221,19 @@ def test_what_needs_no_tokenizer_is_refused_before_anything_is_fetched(
         evaluate(EvalConfig(out=tmp_path / "run", **change))
 
 
-def test_a_kept_needle_is_not_guessed_where_keys_were_moved(tiny_folder: Path, tmp_path: Path) -> None:
+def test_a_kept_span_is_not_guessed_where_keys_were_moved(tiny_folder: Path, tmp_path: Path) -> None:
     evaluate(config(tiny_folder, tmp_path / "run", compose=("streaming(positions=cache)",)))
     found = [r for r in records(tmp_path / "run").values() if r.key.compose != "full"]
-    assert all(r.metrics["needle_retained"] is None and "re-rotated" in r.reasons["needle_retained"] for r in found)
+    assert all(r.metrics["span_kept"] is None and "re-rotated" in r.reasons["span_kept"] for r in found)
 
 
 def test_settings_say_what_the_task_does(tiny_folder: Path, tmp_path: Path) -> None:
     done = evaluate(config(tiny_folder, tmp_path / "run", task="niah(begin_answer=false)", depths=(50.0,)))
-    assert done.results.config["begin_answer"] is False
-    assert done.results.config["task"] == "niah(begin_answer=false)"
+    settings = done.results.config
+    assert settings["task"] == "niah(contexts=[400],depths=[50],begin_answer=false)"
+    assert settings["scores"] == [info.model_dump(mode="json") for info in Niah.scores]
+    assert settings.keys().isdisjoint({"contexts", "depths", "seeds", "haystack", "begin_answer"})
+    assert done.results.metrics[0] == Niah.scores[0]
 
 
 def test_a_short_haystack_says_how_many_tokens_it_has(tiny_folder: Path, tmp_path: Path) -> None:
@@ -256,8 +261,8 @@ def test_presets_and_unknown_settings() -> None:
             EvalConfig.of({}, preset)  # type: ignore[arg-type]  # as a settings file may have it
     with pytest.raises(OptionError, match="unknown setting 'ratios'"):
         EvalConfig.of({"ratios": [4]})
-    with pytest.raises(OptionError, match="seeds is 0"):
-        EvalConfig(seeds=0)
+    with pytest.raises(OptionError, match="max_new_tokens is 0"):
+        EvalConfig(max_new_tokens=0)
 
 
 def test_numbers_in_settings_are_exact() -> None:

@@ -13,7 +13,7 @@ from kvfw.runner.plan.metrics import guarded
 
 WHO = "metric 'odd' of plugin 'stranger'"
 INFO = MetricInfo(name="odd", title="Odd", unit="", digits=1, higher_is_better=True)
-KEYS = [TrialKey(compose="full", amount="ratio=1", context=64, depth=depth, seed=0) for depth in (10.0, 90.0)]
+KEYS = [TrialKey(compose="full", amount="ratio=1", sample=sample) for sample in ("a", "b")]
 
 
 class Raising(MetricPart):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,11 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from kvfw.core.contracts.task import Prompt, Task, Tokenizer, Trial
+from kvfw.core.contracts.task import Sample, Task, Tokenizer
 from kvfw.errors import PromptError
 from kvfw.tasks import haystack
-from kvfw.tasks.niah.niah import CODE_ALPHABET, CODE_CHARS, MIN_HAYSTACK_TOKENS, WORDINGS, Niah
+from kvfw.tasks.niah.niah import CODE_ALPHABET, CODE_CHARS, MIN_HAYSTACK_TOKENS, WORDINGS, Niah, planted
+from kvfw.tasks.prompting import decoded
 
 if TYPE_CHECKING:
     from kvfw.model.load.load import LoadedModel
@@ -96,10 +98,48 @@ def chat(tokenizers: dict[str, Tokenizer]) -> Tokenizer:
     return tokenizers["chat"]
 
 
+@dataclass(frozen=True)
+class Trial:
+    """Which sample of the grid."""
+
+    context_tokens: int
+    depth_percent: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sample's one prompt as it is read."""
+
+    sample: Sample
+    input_ids: tuple[int, ...]
+    needle: range
+    answer: str
+    context_end: int
+    begun: str
+    text: str
+
+
+def prompt_of(tokenizer: Tokenizer, trial: Trial, task: Niah | None = None) -> Prompt:
+    """The prompt of one sample, whatever its seed, without those of the seeds before."""
+    task = task or Niah()
+    ground = task.ground(tokenizer, trial.context_tokens, trial.seed, haystack.read(task.haystack))
+    sample = planted(tokenizer, ground, trial.context_tokens, float(trial.depth_percent), trial.seed)
+    ((turn,), (span,)) = sample.turns, sample.spans
+    ids = sample.context_ids + turn.exact_ids
+    begun = decoded(tokenizer, turn.begun_ids).strip()
+    return Prompt(sample, ids, span, turn.references[0], len(sample.context_ids), begun, decoded(tokenizer, ids))
+
+
+def built(tokenizer: Tokenizer, task: Niah) -> list[Sample]:
+    """All samples of a task."""
+    return list(task.samples(tokenizer))
+
+
 def hay_before_and_after(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, int]:
     """Haystack tokens before and after the needle, counted from the decoded head's last words."""
     ids = list(prompt.input_ids)
-    head = next(n for n in range(len(ids)) if haystack.decode(tokenizer, ids[:n]).rstrip().endswith("Text:"))
+    head = next(n for n in range(len(ids)) if decoded(tokenizer, ids[:n]).rstrip().endswith("Text:"))
     return prompt.needle.start - head, prompt.context_end - prompt.needle.stop
 
 
@@ -128,12 +168,12 @@ def test_is_a_task() -> None:
 @drawn
 def test_laws(tokenizers: dict[str, Tokenizer], kind: str, begin: bool, trial: Trial) -> None:
     tokenizer = tokenizers[kind]
-    prompt = Niah(begin_answer=begin).prompt(tokenizer, trial)
+    prompt = prompt_of(tokenizer, trial, Niah(begin_answer=begin))
     ids = list(prompt.input_ids)
     assert len(ids) == trial.context_tokens
-    assert prompt.text == haystack.decode(tokenizer, ids)
+    assert prompt.text == decoded(tokenizer, ids)
     assert prompt.text.count(prompt.answer) == 1
-    span = haystack.decode(tokenizer, ids[prompt.needle.start : prompt.needle.stop]).strip()
+    span = decoded(tokenizer, ids[prompt.needle.start : prompt.needle.stop]).strip()
     assert any(span == wording.needle.format(code=prompt.answer) for wording in WORDINGS)
     assert 0 < prompt.needle.start < prompt.needle.stop <= prompt.context_end < trial.context_tokens
     assert len(prompt.answer) == CODE_CHARS
@@ -148,7 +188,7 @@ def test_laws(tokenizers: dict[str, Tokenizer], kind: str, begin: bool, trial: T
 @pytest.mark.parametrize("kind", KINDS)
 def test_tail_fits_the_recent_window(tokenizers: dict[str, Tokenizer], kind: str) -> None:
     for seed in range(12):
-        prompt = Niah().prompt(tokenizers[kind], Trial(512, 50, seed))
+        prompt = prompt_of(tokenizers[kind], Trial(512, 50, seed))
         # The founding experiment's recent window; a real vocabulary splits words less than these do.
         assert 512 - prompt.context_end <= 84
 
@@ -156,7 +196,7 @@ def test_tail_fits_the_recent_window(tokenizers: dict[str, Tokenizer], kind: str
 @given(seed=st.integers(0, 1000), depths=st.lists(st.floats(0, 100), min_size=2, max_size=6).map(sorted))
 @drawn
 def test_deeper_is_never_earlier(chat: Tokenizer, seed: int, depths: list[float]) -> None:
-    prompts = [Niah().prompt(chat, Trial(400, depth, seed)) for depth in depths]
+    prompts = [prompt_of(chat, Trial(400, depth, seed)) for depth in depths]
     begins = [prompt.needle.start for prompt in prompts]
     assert begins == sorted(begins)
 
@@ -165,7 +205,7 @@ def test_deeper_is_never_earlier(chat: Tokenizer, seed: int, depths: list[float]
 @given(trial=trials)
 @drawn
 def test_needle_stands_near_its_depth_between_words(tokenizers: dict[str, Tokenizer], kind: str, trial: Trial) -> None:
-    prompt = Niah().prompt(tokenizers[kind], trial)
+    prompt = prompt_of(tokenizers[kind], trial)
     before, after = hay_before_and_after(tokenizers[kind], prompt)
     wanted = trial.depth_percent / 100 * (before + after)
     # A long word of a small vocabulary is the only reason to be farther away than a sentence's start may be.
@@ -178,12 +218,12 @@ def test_needle_stands_near_its_depth_between_words(tokenizers: dict[str, Tokeni
 
 def test_both_ends_of_the_text(tokenizers: dict[str, Tokenizer]) -> None:
     for kind in KINDS:
-        assert hay_before_and_after(tokenizers[kind], Niah().prompt(tokenizers[kind], Trial(600, 0, 3)))[0] == 0
-        assert hay_before_and_after(tokenizers[kind], Niah().prompt(tokenizers[kind], Trial(600, 100, 3)))[1] == 0
+        assert hay_before_and_after(tokenizers[kind], prompt_of(tokenizers[kind], Trial(600, 0, 3)))[0] == 0
+        assert hay_before_and_after(tokenizers[kind], prompt_of(tokenizers[kind], Trial(600, 100, 3)))[1] == 0
 
 
 def test_trials_of_one_length_and_seed_share_text_and_wording(chat: Tokenizer) -> None:
-    prompts = [Niah().prompt(chat, Trial(600, depth, 5)) for depth in (0, 10, 35.5, 90, 100)]
+    prompts = [prompt_of(chat, Trial(600, depth, 5)) for depth in (0, 10, 35.5, 90, 100)]
     without = [p.input_ids[: p.needle.start] + p.input_ids[p.needle.stop :] for p in prompts]
     assert len(set(without)) == 1
     assert len({p.answer for p in prompts}) == len(prompts)
@@ -191,14 +231,14 @@ def test_trials_of_one_length_and_seed_share_text_and_wording(chat: Tokenizer) -
 
 
 def test_text_and_wording_vary_by_length_and_seed(chat: Tokenizer) -> None:
-    prompts = [Niah().prompt(chat, Trial(length, 100, seed)) for length in (400, 500) for seed in range(8)]
+    prompts = [prompt_of(chat, Trial(length, 100, seed)) for length in (400, 500) for seed in range(8)]
     texts = {prompt.text.partition("Text:")[2][:200] for prompt in prompts}
     assert len(texts) == len(prompts)
     assert len({prompt.begun for prompt in prompts}) > 2
 
 
 def test_depth_written_as_int_or_float_is_the_same_trial(chat: Tokenizer) -> None:
-    assert Niah().prompt(chat, Trial(400, 10, 1)) == Niah().prompt(chat, Trial(400, 10.0, 1))
+    assert prompt_of(chat, Trial(400, 10, 1)) == prompt_of(chat, Trial(400, 10.0, 1))
 
 
 def test_draws_are_equal_in_another_process() -> None:
@@ -227,27 +267,29 @@ def test_imports_neither_torch_nor_transformers() -> None:
 
 def test_beginning_token_stands_once(tokenizers: dict[str, Tokenizer]) -> None:
     for kind in ("bos_chat", "plain_bos"):
-        prompt = Niah().prompt(tokenizers[kind], Trial(400, 50, 0))
+        prompt = prompt_of(tokenizers[kind], Trial(400, 50, 0))
         assert prompt.text.startswith("<s>")
         assert prompt.text.count("<s>") == 1
-    assert "<s>" not in Niah().prompt(tokenizers["plain"], Trial(400, 50, 0)).text
+    assert "<s>" not in prompt_of(tokenizers["plain"], Trial(400, 50, 0)).text
 
 
 def test_template_with_a_date_gets_a_fixed_one(tokenizers: dict[str, Tokenizer]) -> None:
-    assert Niah().prompt(tokenizers["dated"], Trial(400, 50, 0)).text.startswith("1 January 2025")
+    assert prompt_of(tokenizers["dated"], Trial(400, 50, 0)).text.startswith("1 January 2025")
 
 
 def test_recall_is_the_code_as_written(chat: Tokenizer) -> None:
-    prompt = Niah().prompt(chat, Trial(400, 50, 0))
-    task = Niah()
-    assert task.recalled(f" {prompt.answer}.", prompt)
-    assert not task.recalled(prompt.answer.lower(), prompt)
-    assert not task.recalled(prompt.answer[1:], prompt)
-    assert not task.recalled("", prompt)
+    prompt = prompt_of(chat, Trial(400, 50, 0))
+    for response, value in (
+        (f" {prompt.answer}.", 1.0),
+        (prompt.answer.lower(), 0.0),
+        (prompt.answer[1:], 0.0),
+        ("", 0.0),
+    ):
+        assert Niah().score(response, prompt.sample, prompt.sample.turns[0]) == {"recall": value}
 
 
 def test_options() -> None:
-    assert Niah() == Niah(haystack=None, begin_answer=True)
+    assert Niah() == Niah(contexts=(1024,), depths=(10, 30, 50, 70, 90), seeds=1, haystack=None, begin_answer=True)
     with pytest.raises(ValidationError, match="frozen"):
         Niah().begin_answer = False  # type: ignore[misc]  # the point of the test
     with pytest.raises(ValidationError, match="Extra inputs"):
@@ -258,38 +300,48 @@ def test_options() -> None:
 
 
 def test_check_passes_what_can_be_built(chat: Tokenizer) -> None:
-    Niah().check(chat, contexts=[400, 500], depths=[0, 50, 100], seeds=[0, 1])
+    task = Niah(contexts=(400, 500), depths=(0, 50, 100), seeds=2)
+    task.check()
+    samples = built(chat, task)
+    # Lengths, then seeds, then depths; one group per length and seed.
+    assert [sample.id for sample in samples[:4]] == ["400-0-0", "400-50-0", "400-100-0", "400-0-1"]
+    assert [sample.group for sample in samples[::3]] == ["400/0", "400/1", "500/0", "500/1"]
+    assert samples[-1].facets == {"context": 500, "depth": 100.0, "seed": 1}
+    assert list(samples[-1].facets) == ["context", "depth", "seed"]
+    assert samples[4] == prompt_of(chat, Trial(400, 50, 1)).sample
 
 
 @pytest.mark.parametrize(
-    ("contexts", "depths", "seeds", "message"),
+    ("task", "message"),
     [
-        ([400, 400], [50], [0], "contexts: 400 is given twice"),
-        ([400], [50, 50.0], [0], "depths: 50 is given twice"),
-        ([400], [50], [1, 1], "seeds: 1 is given twice"),
-        ([], [50], [0], "contexts: none given"),
-        ([400], [-1], [0], "-1 percent .* from 0 .* to 100"),
-        ([400], [100.5], [0], "100.5 percent"),
-        ([400], [float("nan")], [0], "nan percent"),
-        ([100], [50], [0], "context of 100 tokens is too short"),
+        (Niah(contexts=(400, 400)), "contexts: 400 is given twice"),
+        (Niah(depths=(50, 50.0)), "depths: 50 is given twice"),
+        (Niah(contexts=()), "contexts: none given"),
+        (Niah(depths=(-1,)), "-1 percent .* from 0 .* to 100"),
+        (Niah(depths=(100.5,)), "100.5 percent"),
     ],
 )
-def test_check_refuses(
-    chat: Tokenizer, contexts: list[int], depths: list[float], seeds: list[int], message: str
-) -> None:
+def test_check_refuses(task: Niah, message: str) -> None:
     with pytest.raises(PromptError, match=message):
-        Niah().check(chat, contexts, depths, seeds)
+        task.check()
+
+
+def test_seeds_and_depths_must_be_numbers_in_range() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        Niah(seeds=0)
+    with pytest.raises(ValidationError, match="finite"):
+        Niah(depths=(float("nan"),))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_least_context_named_is_enough_for_every_wording(tokenizers: dict[str, Tokenizer], kind: str) -> None:
     tokenizer = tokenizers[kind]
     with pytest.raises(PromptError, match=r"at least \d+ tokens") as caught:
-        Niah().check(tokenizer, [10], [50], [0])
+        built(tokenizer, Niah(contexts=(10,)))
     least = int(str(caught.value).rpartition("at least ")[2].split()[0])
-    Niah().check(tokenizer, [least], [0, 50, 100], range(20))
+    built(tokenizer, Niah(contexts=(least,), depths=(0, 50, 100), seeds=20))
     with pytest.raises(PromptError, match="too short"):
-        Niah().check(tokenizer, [least - MIN_HAYSTACK_TOKENS], [50], [0])
+        built(tokenizer, Niah(contexts=(least - MIN_HAYSTACK_TOKENS,)))
 
 
 @pytest.fixture
@@ -302,9 +354,9 @@ def text_file(tmp_path: Path) -> Callable[[bytes], Path]:
     return write
 
 
-def test_missing_haystack(chat: Tokenizer, tmp_path: Path) -> None:
+def test_missing_haystack(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=r"absent\.txt cannot be read: No such file"):
-        Niah(haystack=tmp_path / "absent.txt").check(chat, [400], [50], [0])
+        Niah(haystack=tmp_path / "absent.txt").check()
 
 
 @pytest.mark.parametrize(
@@ -317,7 +369,7 @@ def test_missing_haystack(chat: Tokenizer, tmp_path: Path) -> None:
 )
 def test_unfit_haystack(chat: Tokenizer, text_file: Callable[[bytes], Path], content: bytes, message: str) -> None:
     with pytest.raises(PromptError, match=message):
-        Niah(haystack=text_file(content)).check(chat, [400], [50], [0])
+        built(chat, Niah(contexts=(400,), haystack=text_file(content)))
 
 
 def test_short_haystack_is_counted_in_tokens(chat: Tokenizer, text_file: Callable[[bytes], Path]) -> None:
@@ -325,7 +377,7 @@ def test_short_haystack_is_counted_in_tokens(chat: Tokenizer, text_file: Callabl
     path = text_file(text.encode())
     count = len(chat.encode(haystack.read(path), add_special_tokens=False))
     with pytest.raises(PromptError, match=rf"has {count} tokens and \d+ are needed"):
-        Niah(haystack=path).check(chat, [1024], [50], [0])
+        built(chat, Niah(haystack=path))
 
 
 def test_haystack_just_long_enough_is_used_whole(chat: Tokenizer, text_file: Callable[[bytes], Path]) -> None:
@@ -333,15 +385,15 @@ def test_haystack_just_long_enough_is_used_whole(chat: Tokenizer, text_file: Cal
     path = text_file(text.encode())
     count = len(chat.encode(haystack.read(path), add_special_tokens=False))
     with pytest.raises(PromptError, match="are needed") as caught:
-        Niah(haystack=path).prompt(chat, Trial(5000, 50, 0))
+        prompt_of(chat, Trial(5000, 50, 0), Niah(haystack=path))
     needed = int(str(caught.value).partition(" are needed")[0].rpartition(" ")[2])
     # Wording and code vary with the length, and so does the room they leave.
     longest = 5000 - needed + count
     for context in range(longest - 60, longest - 30):
-        prompt = Niah(haystack=path).prompt(chat, Trial(context, 50, 0))
+        prompt = prompt_of(chat, Trial(context, 50, 0), Niah(haystack=path))
         assert prompt.text.partition("Text:")[2].lstrip().startswith(("The sea", "It has", "So he", prompt.begun))
     with pytest.raises(PromptError, match="are needed"):
-        Niah(haystack=path).prompt(chat, Trial(longest + 30, 50, 0))
+        prompt_of(chat, Trial(longest + 30, 50, 0), Niah(haystack=path))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +408,7 @@ def test_haystack_just_long_enough_is_used_whole(chat: Tokenizer, text_file: Cal
 def test_odd_haystacks(chat: Tokenizer, text_file: Callable[[bytes], Path], text: str) -> None:
     path = text_file(text.encode())
     for depth in (0, 33, 100):
-        prompt = Niah(haystack=path).prompt(chat, Trial(500, depth, 1))
+        prompt = prompt_of(chat, Trial(500, depth, 1), Niah(haystack=path))
         assert len(prompt.input_ids) == 500
         assert prompt.text.count(prompt.answer) == 1
 
@@ -364,7 +416,7 @@ def test_odd_haystacks(chat: Tokenizer, text_file: Callable[[bytes], Path], text
 def test_haystack_without_words_is_refused(chat: Tokenizer, text_file: Callable[[bytes], Path]) -> None:
     path = text_file(b"x" * 9000)
     with pytest.raises(PromptError, match="no word of the haystack starts within 32 tokens of depth 50 percent"):
-        Niah(haystack=path).prompt(chat, Trial(500, 50, 1))
+        prompt_of(chat, Trial(500, 50, 1), Niah(haystack=path))
 
 
 @given(wanted=st.floats(0, 40), count=st.integers(40, 50))
@@ -375,25 +427,25 @@ def test_outwards_visits_all_by_distance(wanted: float, count: int) -> None:
 
 def test_needle_between_sentences_without_spaces(chat: Tokenizer, text_file: Callable[[bytes], Path]) -> None:
     path = text_file(("海は広い。" * 600).encode())
-    prompt = Niah(haystack=path).prompt(chat, Trial(600, 50, 1))
+    prompt = prompt_of(chat, Trial(600, 50, 1), Niah(haystack=path))
     assert prompt.text.partition(f" {prompt.begun}")[0].endswith("。")
 
 
 def test_code_in_the_haystack_is_refused(chat: Tokenizer, text_file: Callable[[bytes], Path]) -> None:
-    code = Niah().prompt(chat, Trial(500, 50, 0)).answer
+    code = prompt_of(chat, Trial(500, 50, 0)).answer
     path = text_file(f"The sea was calm, {code} said. ".encode() * 300)
     with pytest.raises(PromptError, match=rf"code '{code}' stands \d+ times"):
-        Niah(haystack=path).check(chat, [500], [50], [0])
+        built(chat, Niah(contexts=(500,), depths=(50,), haystack=path))
 
 
 def test_lower_casing_tokenizer_is_refused() -> None:
     with pytest.raises(PromptError, match=r"stands 0 times .*lower case"):
-        Niah().check(wrapped(byte_level(lower_case=True), CHAT), [500], [50], [0])
+        built(wrapped(byte_level(lower_case=True), CHAT), Niah(contexts=(500,)))
 
 
 def test_template_that_repeats_the_message_is_refused(tokenizers: dict[str, Tokenizer]) -> None:
     with pytest.raises(PromptError, match="prints the user's message 2 times"):
-        Niah().check(tokenizers["twice"], [500], [50], [0])
+        built(tokenizers["twice"], Niah(contexts=(500,)))
 
 
 # --- on the embedded model ---
@@ -401,10 +453,10 @@ def test_template_that_repeats_the_message_is_refused(tokenizers: dict[str, Toke
 
 @pytest.mark.real
 def test_embedded_tokenizer_at_the_founding_lengths(smollm: "LoadedModel") -> None:
-    contexts = [1024, 2048, 3072]
-    Niah().check(smollm.tokenizer, contexts, [10, 30, 50, 70, 90], [0, 1, 2])
+    contexts = (1024, 2048, 3072)
+    assert len(built(smollm.tokenizer, Niah(contexts=contexts, seeds=3))) == 45
     for context in contexts:
-        prompt = Niah().prompt(smollm.tokenizer, Trial(context, 50, 0))
+        prompt = prompt_of(smollm.tokenizer, Trial(context, 50, 0))
         assert context - prompt.context_end <= 60
         assert prompt.text.startswith("<|im_start|>system\n")
         assert f"<|im_start|>assistant\n{prompt.begun}" in prompt.text
@@ -414,12 +466,12 @@ def test_embedded_tokenizer_at_the_founding_lengths(smollm: "LoadedModel") -> No
 def test_embedded_model_finds_the_needle(smollm: "LoadedModel") -> None:
     import torch
 
-    task = Niah()
-    hits = 0
+    hits = 0.0
     for depth in (30, 50, 70):
-        prompt = task.prompt(smollm.tokenizer, Trial(1024, depth, 0))
+        prompt = prompt_of(smollm.tokenizer, Trial(1024, depth, 0))
         ids = torch.tensor([prompt.input_ids], device=smollm.model.device)
         generate: Callable[..., torch.Tensor] = getattr(smollm.model, "generate")  # noqa: B009
         output = generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24)
-        hits += task.recalled(str(smollm.tokenizer.decode(output[0, 1024:])), prompt)
+        response = str(smollm.tokenizer.decode(output[0, 1024:]))
+        hits += Niah().score(response, prompt.sample, prompt.sample.turns[0])["recall"]
     assert hits >= 2

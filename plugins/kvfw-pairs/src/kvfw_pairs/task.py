@@ -2,23 +2,25 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pydantic import Field
 
 from kvfw import (
+    MetricInfo,
     Part,
-    Prompt,
     PromptError,
+    Sample,
     Tokenizer,
-    Trial,
+    Turn,
     begun_ids,
-    check_depth,
     check_grid,
     decoded,
     encoded,
     framed,
+    grid_sample,
     stable_random,
 )
 
@@ -30,7 +32,7 @@ DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Ground:
-    """What all trials of one length and seed share: the lines around the one that is asked for, and its size."""
+    """What all samples of one length and seed share: the lines around the one that is asked for, and its size."""
 
     lines: tuple[tuple[int, ...], ...]
     texts: frozenset[str]
@@ -42,7 +44,8 @@ class Pairs(Part):
 
     Keys are random words of three syllables, values random numbers of three to six digits; the one asked for has six.
     It stands where ``depth`` percent of the other lines' tokens come before it, to the nearest line. The other lines
-    depend on length and seed, the pair asked for on the whole trial.
+    depend on length and seed, the pair asked for on the depth as well. ``recall`` is 1 where the value occurs in the
+    response as a number of its own.
 
     Source: Liu et al. 2023, Lost in the Middle, arXiv 2307.03172.
 
@@ -50,25 +53,37 @@ class Pairs(Part):
     copy; the prompt has an exact number of tokens.
     """
 
+    contexts: tuple[int, ...] = Field((1024,), description="lengths of the whole prompt, tokens")
+    depths: tuple[float, ...] = Field((10.0, 30.0, 50.0, 70.0, 90.0), description="places of the line, percent")
+    seeds: int = Field(1, ge=1, le=1000, description="lists per length, numbered from 0")
     begin_answer: bool = Field(True, description="begin the answer for the model, up to the value")
 
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-        """See :class:`kvfw.Task`."""
-        check_grid(contexts, depths, seeds)
+    scores: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
+            name="recall", title="Recall", unit="%", proportion=True, digits=1, higher_is_better=True, primary=True
+        ),
+    )
 
-    def check(
-        self, tokenizer: Tokenizer, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]
-    ) -> None:
-        """See :class:`kvfw.Task`. Builds every prompt once, so that nothing can go wrong later."""
-        self.check_settings(contexts, depths, seeds)
-        for trial in (Trial(context, depth, seed) for context in contexts for depth in depths for seed in seeds):
-            self.prompt(tokenizer, trial)
-
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
+    def check(self) -> None:
         """See :class:`kvfw.Task`."""
-        check_depth(trial.depth_percent)
-        ground = self.ground(tokenizer, trial)
-        rng = stable_random("pairs", trial.context_tokens, trial.seed, float(trial.depth_percent))
+        check_grid(self.contexts, self.depths)
+
+    def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
+        """See :class:`kvfw.Task`."""
+        self.check()
+        for context in self.contexts:
+            for seed in range(self.seeds):
+                ground = self.ground(tokenizer, context, seed)
+                for depth in self.depths:
+                    yield self.sample(tokenizer, ground, context, depth, seed)
+
+    def sample(self, tokenizer: Tokenizer, ground: Ground, context: int, depth: float, seed: int) -> Sample:
+        """The shared lines with a pair of the sample's own at its depth.
+
+        Raises:
+            PromptError: no pair fits, or the tokenizer does not give the line back as it was.
+        """
+        rng = stable_random("pairs", context, seed, depth)
         for _ in range(DRAWS):
             key, value = word(rng), number(rng, 6)
             head, line, tail, begun = self.pieces(tokenizer, key, value)
@@ -77,44 +92,37 @@ class Pairs(Part):
                 break
         else:
             raise PromptError(f"no pair of {ground.asked_tokens} tokens found; choose another seed or context")
-        wanted = trial.depth_percent / 100 * sum(map(len, ground.lines))
+        wanted = depth / 100 * sum(map(len, ground.lines))
         starts = [sum(map(len, ground.lines[:at])) for at in range(len(ground.lines) + 1)]
         at = min(range(len(starts)), key=lambda index: abs(starts[index] - wanted))
         before = (*head, *(token for other in ground.lines[:at] for token in other))
-        context = (*before, *line, *(token for other in ground.lines[at:] for token in other))
-        ids = (*context, *tail, *begun)
-        prompt = Prompt(
-            input_ids=ids,
-            needle=range(len(before), len(before) + len(line)),
-            answer=value,
-            context_end=len(context),
-            begun=f"{key}:" if self.begin_answer else "",
-            text=decoded(tokenizer, ids),
-        )
-        if prompt.text.count(f"{key}: {value}") != 1 or prompt.text.count(value) != 1:
+        rest = tuple(token for other in ground.lines[at:] for token in other)
+        sample = grid_sample(context, depth, seed, before, line, rest, tail, begun, reference=value)
+        text = decoded(tokenizer, sample.context_ids + sample.turns[0].exact_ids)
+        if text.count(f"{key}: {value}") != 1 or text.count(value) != 1:
             raise PromptError(f"this tokenizer does not give the line {f'{key}: {value}'!r} back; use another")
-        return prompt
+        return sample
 
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        """Whether the value occurs in ``response`` as a number of its own."""
-        return re.search(rf"(?<!\d){prompt.answer}(?!\d)", response) is not None
+    def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
+        """See :class:`kvfw.Task`."""
+        return {"recall": float(re.search(rf"(?<!\d){turn.references[0]}(?!\d)", response) is not None)}
 
-    def ground(self, tokenizer: Tokenizer, trial: Trial) -> Ground:
+    def ground(self, tokenizer: Tokenizer, context: int, seed: int) -> Ground:
         """The shared lines: as many as there is room for, the last ones drawn until the length is exact.
 
         Raises:
             PromptError: the context has no room.
         """
-        rng = stable_random("pairs", trial.context_tokens, trial.seed)
+        rng = stable_random("pairs", context, seed)
         asked = sum(map(len, self.pieces(tokenizer, word(rng), number(rng, 6))))
         texts: set[str] = set()
         lines: list[tuple[int, ...]] = []
-        room = trial.context_tokens - asked
+        room = context - asked
         lengths = [len(line_ids(tokenizer, word(rng), number(rng, rng.randint(3, 6)))) for _ in range(64)]
         shortest, longest = min(lengths), max(lengths)
         if room < MIN_LINES * longest:
             raise PromptError(
-                f"a context of {trial.context_tokens} tokens is too short: the question takes {asked} and {MIN_LINES} "
+                f"a context of {context} tokens is too short: the question takes {asked} and {MIN_LINES} "
                 f"lines of {longest} are the least. Ask for at least {asked + MIN_LINES * longest} tokens"
             )
         for _ in range(DRAWS):
@@ -128,9 +136,7 @@ class Pairs(Part):
                 room = rest
             if room == 0:
                 return Ground(tuple(lines), frozenset(texts), asked)
-        raise PromptError(
-            f"no lines of this tokenizer fill {trial.context_tokens} tokens exactly; choose another seed or context"
-        )
+        raise PromptError(f"no lines of this tokenizer fill {context} tokens exactly; choose another seed or context")
 
     def pieces(self, tokenizer: Tokenizer, key: str, value: str) -> tuple[tuple[int, ...], ...]:
         """Ids of the head, of the line asked for, of the question, and of the begun answer."""

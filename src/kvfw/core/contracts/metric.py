@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
-from kvfw.core.contracts.task import Prompt
+from kvfw.core.contracts.task import Sample, Turn
 from kvfw.core.parts.part import Part
 
 if TYPE_CHECKING:
@@ -82,10 +82,9 @@ class Evidence:
     """All that a metric may look at for one trial.
 
     Args:
-        prompt: the prompt.
+        sample, turn: what was asked.
         response: what the model wrote over the compressed cache.
         reference: what it wrote over the full cache.
-        recalled: whether the task calls the response right.
         states: the compressed slots by layer, before decoding; sliding-window layers are left out.
         positions_kept: whether exact slots still stand at their tokens' positions in the prompt.
         kv_bytes: bytes of keys and values of the prompt's cache, all layers.
@@ -95,10 +94,10 @@ class Evidence:
         reference_engine: works over the full cache.
     """
 
-    prompt: Prompt
+    sample: Sample
+    turn: Turn
     response: Response
     reference: Response
-    recalled: bool
     states: "Mapping[int, KVState]"
     positions_kept: bool
     kv_bytes: int

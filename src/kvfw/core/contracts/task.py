@@ -1,45 +1,57 @@
-"""Tasks: what a trial is, what a prompt carries, and what a task must offer. No torch, no transformers."""
+"""Tasks: what is asked, about which context, and how a response is scored. No torch, no transformers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-
-@dataclass(frozen=True)
-class Trial:
-    """One cell of the experiment's grid: the same trial gives the same prompt on every machine.
-
-    Args:
-        context_tokens: length of the whole prompt in tokens, template, question and begun answer included.
-        depth_percent: where the needle goes, in percent of the haystack's tokens, 0 to 100.
-        seed: number of the repetition; together with the length it fixes everything but code and depth.
-    """
-
-    context_tokens: int
-    depth_percent: float
-    seed: int
+from kvfw.core.contracts.records import Facet, MetricInfo
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt as token ids, with the spans that the metrics and the compression need.
+class Turn:
+    """One question about a context.
 
     Args:
-        input_ids: the whole prompt, special tokens of the template included.
-        needle: positions of the needle sentence's tokens in ``input_ids``.
-        answer: what a right response contains.
-        context_end: number of tokens up to the end of the haystack. Question-agnostic runs compress
-            ``input_ids[:context_end]``; what follows is question, template and begun answer.
-        begun: the answer that the prompt begins for the model, without surrounding space; ``""`` when off.
-        text: ``input_ids`` decoded, special tokens included.
+        question_ids: tokens after the context, up to where the model writes: question and template.
+        begun_ids: tokens of the answer that the prompt begins for the model; empty for none.
+        references: what a right response contains, or is compared with.
+        max_new_tokens: longest response, tokens.
+        follow_ids: a text that is fed in place of a response (teacher-forced), so that nothing is generated; empty for
+            a response of the model's own.
     """
 
-    input_ids: tuple[int, ...]
-    needle: range
-    answer: str
-    context_end: int
-    begun: str
-    text: str
+    question_ids: tuple[int, ...]
+    begun_ids: tuple[int, ...] = ()
+    references: tuple[str, ...] = ()
+    max_new_tokens: int = 24
+    follow_ids: tuple[int, ...] = ()
+
+    @property
+    def exact_ids(self) -> tuple[int, ...]:
+        """Everything that follows the context."""
+        return self.question_ids + self.begun_ids
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One context and the questions about it.
+
+    Args:
+        id: names the sample within its task; short, of letters, digits and ``-._``.
+        group: what resampling keeps together, such as the samples that share a text. ``"1024/0"``: of several groups
+            ``1024/…`` one is drawn instead of another, never one of ``2048/…``.
+        facets: numbers or words to plot and to tabulate by, in the order they are shown; all samples have the same.
+        context_ids: the tokens that compression works on, special tokens and template before them included.
+        turns: at least one.
+        spans: where in ``context_ids`` stands what a right answer needs; empty where nothing can be pointed at.
+    """
+
+    id: str
+    group: str
+    facets: Mapping[str, Facet]
+    context_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    spans: tuple[range, ...] = field(default=())
 
 
 class Tokenizer(Protocol):
@@ -73,40 +85,35 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class Task(Protocol):
-    """Makes prompts and judges responses. Pure: the same arguments give the same result in every process."""
+    """Makes samples and scores responses. Pure: the same options give the same samples in every process.
 
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-        """As :meth:`check`, but only what needs no tokenizer: called first, before anything is fetched.
+    Everything a task can vary (lengths, depths, seeds, files) is an option of it.
+    """
+
+    scores: ClassVar[tuple[MetricInfo, ...]]
+    """What :meth:`score` answers, in table order; exactly one is ``primary``."""
+
+    def check(self) -> None:
+        """Raises, before anything is fetched, for options that no sample can be made with, and unreadable files.
 
         Raises:
             PromptError: names the value, the rule and the way out.
         """
 
-    def check(
-        self,
-        tokenizer: Tokenizer,
-        contexts: Sequence[int],
-        depths: Sequence[float],
-        seeds: Sequence[int],
-    ) -> None:
-        """Raises, before any time is spent on a model, if some trial of the grid cannot be built.
+    def samples(self, tokenizer: Tokenizer) -> Iterable[Sample]:
+        """All samples, in the order they run. Called once per run.
 
         Args:
             tokenizer: the model's own.
-            contexts: prompt lengths in tokens.
-            depths: depths in percent.
-            seeds: numbers of the repetitions.
 
         Raises:
-            PromptError: names the value, the rule and the way out.
+            PromptError: a sample cannot be made; names the value, the rule and the way out.
         """
 
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
-        """The prompt of a trial, exactly ``trial.context_tokens`` long.
+    def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
+        """A value for every name in ``scores``.
 
-        Raises:
-            PromptError: the prompt cannot be built as asked.
+        Args:
+            response: what the model wrote itself, without the begun answer.
+            sample, turn: what it was asked.
         """
-
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        """Whether ``response`` (what the model wrote itself, without the begun answer) is right."""

@@ -17,7 +17,7 @@ from kvfw.model.run import decode
 from kvfw.model.run.batch import can_decode_together, feed_together, greedy_together
 from kvfw.model.run.prefill import Prefill
 from kvfw.runner.execute.engine import CacheEngine
-from kvfw.runner.plan.prepare import Row
+from kvfw.runner.plan.prepare import Question, Row
 
 #: Most rows decoded at once. It bounds memory: a batch holds its rows' caches twice.
 BATCH_ROWS = 16
@@ -57,76 +57,74 @@ def rows_at_once(tools: Tools) -> int:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What came of a batch of rows.
+class Compressed:
+    """The slots of one prefill after compression for one row, and the seconds that took."""
 
-    Args:
-        done: rows with their answers, in order.
-        failed: rows whose parts failed; nothing is known of them.
-    """
-
-    done: tuple[tuple[Row, Answer], ...]
-    failed: tuple[tuple[Row, RunError], ...]
+    row: Row
+    states: dict[int, KVState]
+    seconds: float
 
 
 @torch.inference_mode()
-def answers(
-    filled: Prefill, rows: Sequence[Row], exact_ids: Sequence[int], max_new_tokens: int, tools: Tools
-) -> Answers:
-    """Compresses a prompt for every row and lets the model answer. A row that fails takes no other with it.
-
-    Args:
-        filled: the prompt.
-        rows: one batch of :func:`batches`.
-        exact_ids: tokens that follow the compressed ones exactly.
-        max_new_tokens: longest answer.
-        tools: what is loaded.
-    """
-    device = tools.loaded.model.device
-    ready, engines, compress_s, failed = [], [], [], []
+def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, ...], tuple[tuple[Row, RunError], ...]]:
+    """Compresses a prompt for every row. A row whose part fails takes no other with it: they come second."""
+    device = filled.logits.device
+    ready, failed = [], []
     for row in rows:
         started = clock_s(device)
         try:
-            states = _states(filled, row)
+            states = filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)
         except RunError as error:
             failed.append((row, error))
             continue
-        compress_s.append(clock_s(device) - started)
-        ready.append(row)
-        engines.append(CacheEngine(tools.loaded, filled, states, exact_ids, tools.encoder))
+        ready.append(Compressed(row, states, clock_s(device) - started))
+    return tuple(ready), tuple(failed)
+
+
+@torch.inference_mode()
+def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, tools: Tools) -> tuple[Answer, ...]:
+    """What the model answers over every row's slots.
+
+    Args:
+        filled: the prompt.
+        rows: of one batch of :func:`batches`.
+        question: what is asked.
+        tools: what is loaded.
+    """
+    device = tools.loaded.model.device
+    engines = [CacheEngine(tools.loaded, filled, row.states, question.exact_ids, tools.encoder) for row in rows]
     started = clock_s(device)
-    written = _decoded(filled, engines, exact_ids, max_new_tokens, tools)
-    decode_s = (clock_s(device) - started) / max(len(ready), 1)
-    done = tuple(
+    written = _decoded(filled, engines, question, tools)
+    decode_s = (clock_s(device) - started) / max(len(rows), 1)
+    return tuple(
         Answer(
             Response(tokens, str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))),
             engine,
             report,
-            {"prefill": filled.seconds, "compress": seconds, "decode": decode_s},
+            {"prefill": filled.seconds, "compress": row.seconds, "decode": decode_s},
         )
-        for (tokens, report), engine, seconds in zip(written, engines, compress_s, strict=True)
+        for (tokens, report), engine, row in zip(written, engines, rows, strict=True)
     )
-    return Answers(tuple(zip(ready, done, strict=True)), tuple(failed))
-
-
-def _states(filled: Prefill, row: Row) -> dict[int, KVState]:
-    return filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)
 
 
 def _decoded(
-    filled: Prefill, engines: Sequence[CacheEngine], exact_ids: Sequence[int], max_new_tokens: int, tools: Tools
+    filled: Prefill, engines: Sequence[CacheEngine], question: Question, tools: Tools
 ) -> tuple[tuple[tuple[int, ...], CacheReport], ...]:
-    """Every row's greedy tokens, from one batch, and alone where the batch was not sure; and its cache before them."""
-    model = tools.loaded.model
-    found: tuple[tuple[int, ...] | None, ...] = (None,) * len(engines)
-    if len(engines) > 1:
+    """Every row's response, and its cache before it.
+
+    That is the text to follow where there is one; else greedy tokens, from one batch, or alone where that was not sure.
+    """
+    model, exact_ids = tools.loaded.model, question.exact_ids
+    follow, most = question.turn.follow_ids, question.turn.max_new_tokens
+    found: tuple[tuple[int, ...] | None, ...] = (follow or None,) * len(engines)
+    if len(engines) > 1 and not follow:
         cache = filled.cache_of(*(engine.states for engine in engines))
         logits = filled.logits.expand(len(engines), -1)
         if exact_ids:
             logits = feed_together(model, cache, len(engines), exact_ids)
-        found = greedy_together(model, cache, logits, max_new_tokens, first_is_sure=not exact_ids)
+        found = greedy_together(model, cache, logits, most, first_is_sure=not exact_ids)
     return tuple(
-        _alone(engine, max_new_tokens, tools) if tokens is None else (tokens, engine.started()[0].report())
+        _alone(engine, most, tools) if tokens is None else (tokens, engine.started()[0].report())
         for tokens, engine in zip(found, engines, strict=True)
     )
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kvfw.analysis.results import Results, summarise
 from kvfw.analysis.samples import samples_markdown
-from kvfw.core.contracts.records import RowKey, TrialRecord
+from kvfw.core.contracts.records import FULL, RowKey, TrialRecord
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.runner.execute.derive import with_derived
 from kvfw.runner.execute.provenance import changed_versions, facts
@@ -17,9 +17,6 @@ from kvfw.runner.plan.guarded import complaints
 from kvfw.runner.plan.metrics import metric_problems
 from kvfw.runner.plan.prepare import EvalPlan, prepare
 from kvfw.store.run_folder import RunFolder
-
-#: Preparing so many prompts takes long enough to say so.
-MANY_PROMPTS = 200
 
 
 class Progress(Protocol):
@@ -98,9 +95,6 @@ def evaluate(
     # What is wrong with installed plugins was said when they were collected.
     for problem in (*(found.problems if registry is not None else ()), *metric_problems(found)):
         tell.note(problem)
-    prompts = len(config.contexts) * len(config.depths) * config.seeds
-    if prompts > MANY_PROMPTS:
-        tell.note(f"preparing {prompts} prompts")
     plan = prepare(config, found)
     path = config.out if config.out is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     with RunFolder.open(path, plan.settings, resume=config.resume, facts=facts(config, found)) as folder:
@@ -115,7 +109,7 @@ def evaluate(
             _run_missing(plan, folder, records, tell)
         finally:
             results, measured, problems = _write(plan, folder)
-        for line in complaints(measured, (*plan.metrics, *plan.derived)):
+        for line in (*complaints(measured, (*plan.metrics, *plan.derived)), *cut_short(measured)):
             tell.note(line)
         if report:
             tell.note("writing report.html and figures")
@@ -130,32 +124,50 @@ def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecor
     from kvfw.model.load.sentence import SentenceEncoder
     from kvfw.runner.execute.answers import Tools
     from kvfw.runner.execute.telemetry import rope_inversion
-    from kvfw.runner.execute.trial import fill, run_prompt, trial_key
+    from kvfw.runner.execute.trial import fill, run_prompt
 
-    work = [
-        (planned, tuple(row for row in plan.rows if trial_key(row.key, planned) not in done))
+    left = [
+        sum(planned.key(row.key, question) not in done for row in plan.rows for question in planned.questions)
         for planned in plan.prompts
     ]
-    total = len(plan.prompts) * len(plan.rows)
-    tell.begin(folder.path, total, total - sum(len(rows) for _, rows in work))
-    if not any(rows for _, rows in work):
+    total = len(plan.rows) * sum(len(planned.questions) for planned in plan.prompts)
+    tell.begin(folder.path, total, total - sum(left))
+    if not any(left):
         return
     config = plan.config
     loaded = load_model(
         plan.source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
     )
     tools = Tools(loaded, SentenceEncoder())
-    for planned, rows in work:
-        if not rows:
+    for planned, due in zip(plan.prompts, left, strict=True):
+        if not due:
             continue
-        trial = planned.trial
-        tell.prompt(f"{trial.context_tokens} tokens, depth {trial.depth_percent:g} %, seed {trial.seed}")
+        tell.prompt(f"sample {planned.sample.id}, {len(planned.compressed_ids)} tokens")
         filled = fill(plan, planned, tools)
         if "rope_inversion" not in folder.config.facts:
             folder.add_facts({"rope_inversion": rope_inversion(filled)})
-        for record in run_prompt(plan, planned, filled, rows, tools):
+        for record in run_prompt(plan, planned, filled, done, tools):
             folder.append(record)
             tell.trial(record)
+
+
+def cut_short(records: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """A line on responses of the full cache that ended at ``max_new_tokens`` without any of their references."""
+    full = [record for record in records if record.key.compose == FULL]
+    cut = [
+        record
+        for record in full
+        if record.extra.get("response_cut")
+        and record.references
+        and not any(reference in record.response for reference in record.references)
+    ]
+    if not cut:
+        return ()
+    tokens = max(record.extra["response_tokens"] for record in cut)
+    return (
+        f"{len(cut)} of {len(full)} responses of the full cache were cut after {tokens:g} tokens, without what "
+        "was asked for: allow longer ones with --max-new-tokens, or the scores say nothing about compression",
+    )
 
 
 def _write(plan: EvalPlan, folder: RunFolder) -> tuple[Results, tuple[TrialRecord, ...], tuple[str, ...]]:

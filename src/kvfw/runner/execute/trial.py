@@ -1,27 +1,17 @@
 """One prompt: prefilled once, compressed, decoded and measured for every row."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 
 from kvfw.core.contracts.blame import blamed
 from kvfw.core.contracts.metric import Evidence, Measured, Missing
-from kvfw.core.contracts.records import RowKey, TrialKey, TrialRecord, vector_text
-from kvfw.core.contracts.task import Task
+from kvfw.core.contracts.records import TrialKey, TrialRecord, vector_text
+from kvfw.core.contracts.task import Sample, Task, Turn
 from kvfw.errors import RunError
+from kvfw.model.run.decode import end_tokens
 from kvfw.model.run.prefill import Prefill, prefill
-from kvfw.runner.execute.answers import Answer, Tools, answers, batches, rows_at_once
-from kvfw.runner.plan.prepare import FULL_ROW, EvalPlan, Planned, Row
-
-
-def trial_key(row: RowKey, planned: Planned) -> TrialKey:
-    """Name of the record of one row on one prompt."""
-    trial = planned.trial
-    return TrialKey(
-        compose=row.compose,
-        amount=row.amount,
-        context=trial.context_tokens,
-        depth=trial.depth_percent,
-        seed=trial.seed,
-    )
+from kvfw.runner.execute.answers import Answer, Tools, answers, batches, compressed, rows_at_once
+from kvfw.runner.plan.prepare import EvalPlan, Planned, Question, Row
 
 
 def fill(plan: EvalPlan, planned: Planned, tools: Tools) -> Prefill:
@@ -39,26 +29,32 @@ def fill(plan: EvalPlan, planned: Planned, tools: Tools) -> Prefill:
 
 
 def run_prompt(
-    plan: EvalPlan, planned: Planned, filled: Prefill, missing: tuple[Row, ...], tools: Tools
+    plan: EvalPlan, planned: Planned, filled: Prefill, done: Collection[TrialKey], tools: Tools
 ) -> Iterator[TrialRecord]:
-    """Records of the ``missing`` rows on one prompt, each as soon as its batch has answered and it is measured.
+    """Records of all rows and questions of one prompt but those in ``done``, each as soon as it is measured.
 
-    The baseline always answers, since metrics compare with it.
+    The baseline always answers, since metrics compare with it. A row is compressed once for all questions.
 
     Raises:
         RunError: a row's part failed; after the records of all other rows.
     """
-    config, exact = plan.config, planned.exact_ids
-    full = Row(FULL_ROW, None)
-    ((_, baseline),) = answers(filled, (full,), exact, config.max_new_tokens, tools).done
-    if any(row.key == FULL_ROW for row in missing):
-        yield _record(full, planned, baseline, baseline, plan)
+    full, *others = plan.rows
+    missing = {row.key: [q for q in planned.questions if planned.key(row.key, q) not in done] for row in plan.rows}
+    (whole,), _ = compressed(filled, (full,))
+    baselines: dict[Question, Answer] = {}
+    for question in planned.questions:
+        if any(question in left for left in missing.values()):
+            (baselines[question],) = answers(filled, (whole,), question, tools)
+            if question in missing[full.key]:
+                yield _record(full, planned, question, baselines[question], baselines[question], plan, tools)
     failed: list[tuple[Row, RunError]] = []
-    for batch in batches([row for row in missing if row.key != FULL_ROW], rows_at_once(tools)):
-        found = answers(filled, batch, exact, config.max_new_tokens, tools)
-        failed += found.failed
-        for row, answer in found.done:
-            yield _record(row, planned, answer, baseline, plan)
+    for batch in batches([row for row in others if missing[row.key]], rows_at_once(tools)):
+        ready, errors = compressed(filled, batch)
+        failed += errors
+        for question, baseline in baselines.items():
+            asked = [each for each in ready if question in missing[each.row.key]]
+            for each, answer in zip(asked, answers(filled, asked, question, tools), strict=True):
+                yield _record(each.row, planned, question, answer, baseline, plan, tools)
     if failed:
         row, error = failed[0]
         raise RunError(
@@ -67,27 +63,39 @@ def run_prompt(
         ) from error
 
 
-def _evidence(row: Row, planned: Planned, answer: Answer, baseline: Answer, task: Task) -> Evidence:
-    with blamed(f"task {type(task).__name__}"):
-        recalled = bool(task.recalled(answer.response.text, planned.prompt))
-    return Evidence(
-        prompt=planned.prompt,
-        response=answer.response,
+def scored(task: Task, response: str, sample: Sample, turn: Turn) -> dict[str, float]:
+    """The task's scores of a response, in table order.
+
+    Raises:
+        RunError: it fails, or answers something else than a finite number for each of its scores.
+    """
+    who = f"task {type(task).__name__}"
+    with blamed(who):
+        found = dict(task.score(response, sample, turn))
+    names = [info.name for info in task.scores]
+    if found.keys() != set(names) or not all(isinstance(v, int | float) and math.isfinite(v) for v in found.values()):
+        raise RunError(f"{who} scored a response {found} where a number is expected for each of {', '.join(names)}")
+    return {name: float(found[name]) for name in names}
+
+
+def _record(
+    row: Row, planned: Planned, question: Question, answer: Answer, baseline: Answer, plan: EvalPlan, tools: Tools
+) -> TrialRecord:
+    sample, turn, response = planned.sample, question.turn, answer.response
+    evidence = Evidence(
+        sample=sample,
+        turn=turn,
+        response=response,
         reference=baseline.response,
-        recalled=recalled,
         states=answer.engine.states,
         positions_kept=row.compressor is None or not row.compressor.moves_positions,
         kv_bytes=answer.report.kv_bytes,
         overhead_bytes=answer.report.overhead_bytes,
-        timed=planned.timed,
+        timed=question.timed,
         engine=answer.engine,
         reference_engine=baseline.engine,
     )
-
-
-def _record(row: Row, planned: Planned, answer: Answer, baseline: Answer, plan: EvalPlan) -> TrialRecord:
-    evidence = _evidence(row, planned, answer, baseline, plan.task)
-    values: dict[str, float | None] = {}
+    values: dict[str, float | None] = {**scored(plan.task, response.text, sample, turn)}
     reasons: dict[str, str] = {}
     vectors: dict[str, str] = {}
     for metric in plan.metrics:
@@ -100,18 +108,22 @@ def _record(row: Row, planned: Planned, answer: Answer, baseline: Answer, plan: 
         else:
             values[name] = value
     slots = [n for layer in answer.report.layers for n in layer.slots]
+    cut = not turn.follow_ids and response.tokens[-1] not in end_tokens(tools.loaded.model)
     return TrialRecord(
-        key=trial_key(row.key, planned),
+        key=planned.key(row.key, question),
+        group=sample.group,
+        facets=dict(sample.facets),
         ratio=row.ratio(len(planned.compressed_ids)),
-        prompt_sha256=planned.sha256,
-        answer=planned.prompt.answer,
-        response=evidence.response.text,
+        prompt_sha256=question.sha256,
+        references=turn.references,
+        response=response.text,
         metrics=values,
         reasons=reasons,
         seconds=answer.seconds,
         extra={
             "slots_per_head": sum(slots) / len(slots),
-            "response_tokens": float(len(evidence.response.tokens)),
+            "response_tokens": float(len(response.tokens)),
+            "response_cut": float(cut),
         },
         vectors=vectors,
     )

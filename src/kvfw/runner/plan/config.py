@@ -111,29 +111,26 @@ class EvalConfig(CompressionConfig):
     The uncompressed baseline ``full`` is always evaluated too.
 
     Attributes:
-        contexts: prompt lengths, tokens.
-        depths: places of the needle, percent of the haystack.
-        seeds: repetitions per length and depth; their numbers are 0 ... seeds - 1.
         task: the task, as a part with options.
-        max_new_tokens: longest response, tokens.
+        contexts, depths, seeds, haystack, begin_answer: shorthand for the task's options of these names; None: as the
+            task's text says, or its defaults.
+        max_new_tokens: longest response, tokens; None: as long as the task says.
         question_aware: the question is in the prompt when it is compressed; if not, only the context is compressed, and
             what follows it is appended exactly.
-        begin_answer: begin the answer for the model, where the task can.
-        haystack: UTF-8 text to hide the needle in; None is the one shipped with kvfw.
         reference: compositions that every row is compared with; none given: ``full`` and the first composition.
         preset: name of the preset some of the settings came from, if any.
         out: folder of the run; None makes a new one under ``runs/``.
         resume: go on with the run in ``out``.
     """
 
-    contexts: tuple[int, ...] = (1024,)
-    depths: tuple[float, ...] = (10.0, 30.0, 50.0, 70.0, 90.0)
-    seeds: int = Field(default=1, ge=1, le=1000)
     task: str = "niah"
-    max_new_tokens: int = Field(default=24, ge=1)
-    question_aware: bool = True
-    begin_answer: bool = True
+    contexts: tuple[int, ...] | None = None
+    depths: tuple[float, ...] | None = None
+    seeds: int | None = None
     haystack: Path | None = None
+    begin_answer: bool | None = None
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    question_aware: bool = True
     reference: tuple[str, ...] = ()
     preset: str | None = None
     out: Path | None = None
@@ -196,7 +193,7 @@ class GenerateConfig(CompressionConfig):
 
 def as_tuple(value: Any) -> Any:
     """A single value is a list of one."""
-    return value if isinstance(value, list | tuple) else (value,)
+    return value if value is None or isinstance(value, list | tuple) else (value,)
 
 
 def _explained(problem: dict[str, Any], known: str) -> str:

@@ -3,8 +3,7 @@
 from typing import Any
 
 from kvfw.core.compose.budget import Amount
-from kvfw.core.contracts.task import Prompt, Trial
-from kvfw.errors import PromptError, RunError
+from kvfw.errors import PromptError
 from kvfw.runner.plan.config import CompressionConfig
 
 
@@ -12,7 +11,7 @@ def check_length(what: str, tokens: int, config: CompressionConfig, amounts: tup
     """What is compressed must have a middle, and every amount a slot for it.
 
     Args:
-        what: names the prompt in the error, such as ``"context 80"``.
+        what: names the prompt in the error, such as ``"sample 80-50-0 has 80 tokens, which"``.
         tokens: how many tokens are compressed.
 
     Raises:
@@ -52,21 +51,3 @@ def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_c
         raise PromptError(
             f"{what} {tokens} tokens and {new_tokens} new ones exceed the {limit} positions of model {model}; {way_out}"
         )
-
-
-def check_prompt(prompt: Prompt, trial: Trial, task: str) -> None:
-    """A prompt must be what its trial says, or its figures would be of something else.
-
-    Raises:
-        RunError: wrong length, or a needle or context that does not lie in the prompt.
-    """
-    tokens, needle = len(prompt.input_ids), prompt.needle
-    wrong = None
-    if tokens != trial.context_tokens:
-        wrong = f"made a prompt of {tokens} tokens where {trial.context_tokens} were asked for"
-    elif not 0 < prompt.context_end <= tokens:
-        wrong = f"made a prompt of {tokens} tokens whose context ends after {prompt.context_end}"
-    elif not 0 <= needle.start < needle.stop <= tokens:
-        wrong = f"made a prompt of {tokens} tokens whose needle is at {needle.start} to {needle.stop}"
-    if wrong is not None:
-        raise RunError(f"task {task!r} {wrong}; `kvfw verify` checks a task")

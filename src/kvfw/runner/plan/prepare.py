@@ -1,22 +1,20 @@
 """Checks everything about a request before any weights load, and turns it into a plan."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from kvfw.core.compose.build import build_part
+from kvfw.core.compose.budget import Amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.contracts.blame import blamed
 from kvfw.core.contracts.metric import DerivedMetric, Metric
-from kvfw.core.contracts.records import FULL, MetricInfo, RowKey
-from kvfw.core.contracts.task import Prompt, Task, Trial
-from kvfw.core.parts.part import Part
-from kvfw.core.parts.spec import Kind
+from kvfw.core.contracts.records import FULL, MetricInfo, RowKey, TrialKey, stratum_of
+from kvfw.core.contracts.task import Sample, Task, Turn
 from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs
-from kvfw.errors import OptionError, PromptError, UnsupportedError
+from kvfw.errors import OptionError, PromptError
 from kvfw.model.load.load import (
     ModelSource,
     choose_device,
@@ -26,8 +24,9 @@ from kvfw.model.load.load import (
     resolve_model,
 )
 from kvfw.runner.plan.config import EvalConfig
-from kvfw.runner.plan.limits import check_length, check_positions, check_prompt
+from kvfw.runner.plan.limits import check_length, check_positions
 from kvfw.runner.plan.metrics import registered_metrics
+from kvfw.runner.plan.task import built_task, check_scores, checked_samples
 
 FULL_ROW = RowKey(FULL, "ratio=1")
 
@@ -54,27 +53,41 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One prompt of the grid.
+class Question:
+    """One turn of a sample, and how it is run.
 
     Args:
-        trial: where it stands in the grid.
-        prompt: its tokens.
-        compressed_ids: the tokens that are compressed: all of them, or the context of a question-agnostic run.
-        timed: speed is measured on it: the first of its length.
-        sha256: of its token ids.
+        number: of the turn in its sample, from 0.
+        turn: what is asked.
+        exact_ids: tokens that follow the compressed ones and stay exact.
+        timed: speed is measured on it: the first turn of the first sample of its stratum.
+        sha256: of the whole prompt's token ids.
     """
 
-    trial: Trial
-    prompt: Prompt
-    compressed_ids: tuple[int, ...]
+    number: int
+    turn: Turn
+    exact_ids: tuple[int, ...]
     timed: bool
     sha256: str
 
-    @property
-    def exact_ids(self) -> tuple[int, ...]:
-        """Tokens that follow the compressed ones and stay exact."""
-        return self.prompt.input_ids[len(self.compressed_ids) :]
+
+@dataclass(frozen=True)
+class Planned:
+    """What one prefill serves: a prompt with its question in it, or a context and every question about it.
+
+    Args:
+        sample: the task's.
+        compressed_ids: the tokens that are compressed.
+        questions: each is asked over a fresh copy of the compressed tokens.
+    """
+
+    sample: Sample
+    compressed_ids: tuple[int, ...]
+    questions: tuple[Question, ...]
+
+    def key(self, row: RowKey, question: Question) -> TrialKey:
+        """Names the trial of a row on one of the questions."""
+        return TrialKey(compose=row.compose, amount=row.amount, sample=self.sample.id, turn=question.number)
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class EvalPlan:
         prompts: in the order they run.
         metrics: measured in every trial.
         derived: computed over the whole run.
-        infos: what is known of all of them, in table order.
+        infos: what is known of the task's scores and of all metrics, in table order.
         references: rows that every row is compared with; None: ``full`` and the first composition.
         settings: what decides whether two runs are comparable; JSON.
     """
@@ -119,25 +132,20 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         raise OptionError("--resume goes on with a run that exists; name its folder with --out")
     amounts = config.amounts()
     compositions = tuple(dict.fromkeys(parse(text, registry) for text in config.compose if text.strip() != FULL))
-    built_task = build_part(Kind.TASK, config.task, registry)
-    task = _task(config, built_task.value)
+    task, task_text = built_task(config, registry)
+    metrics = registered_metrics(registry)
+    check_scores(task, metrics, config.task)
     with blamed(f"task {config.task!r}"):
-        task.check_settings(config.contexts, config.depths, tuple(range(config.seeds)))
+        task.check()
     source = resolve_model(config.model, registry)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
-    if compositions:
-        for context in config.contexts:
-            check_length(f"context {context}", context, config, amounts)
     model_config = load_config(source, trust_remote_code=config.trust_remote_code)
-    for context in config.contexts:
-        check_positions("a context of", context, config.max_new_tokens, config.model, model_config)
-    prompts = _prompts(config, task, source)
-    if compositions and not config.question_aware:
-        for planned in prompts:
-            trial, length = planned.trial, len(planned.compressed_ids)
-            what = f"context {trial.context_tokens} leaves {length} tokens before the question, which"
-            check_length(what, length, config, amounts)
+    tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
+    samples = checked_samples(task, tokenizer, config.task)
+    prompts = _prompts(config, samples)
+    for planned in prompts:
+        _check_fit(planned, config, amounts if compositions else (), model_config)
     rows = tuple(
         Row(
             RowKey(str(composition), str(amount)),
@@ -146,18 +154,13 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         for amount in amounts
         for composition in compositions
     )
-    metrics = registered_metrics(registry)
     settings = {
         "compose": [str(composition) for composition in compositions],
         "amounts": [str(amount) for amount in amounts],
-        "contexts": list(config.contexts),
-        "depths": list(config.depths),
-        "seeds": config.seeds,
-        "task": built_task.text,
+        "task": task_text,
+        "scores": [info.model_dump(mode="json") for info in task.scores],
         "question_aware": config.question_aware,
-        "begin_answer": getattr(task, "begin_answer", None),
-        "haystack": str(found) if (found := getattr(task, "haystack", None)) is not None else None,
-        "prompts_sha256": hashlib.sha256("".join(p.sha256 for p in prompts).encode()).hexdigest(),
+        "prompts_sha256": hashlib.sha256("".join(q.sha256 for p in prompts for q in p.questions).encode()).hexdigest(),
         "model": config.model,
         "dtype": config.dtype,
         "device": device.type,
@@ -173,7 +176,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         prompts=prompts,
         metrics=tuple(metric for metric in metrics if isinstance(metric, Metric)),
         derived=tuple(metric for metric in metrics if isinstance(metric, DerivedMetric)),
-        infos=tuple(metric.info for metric in metrics),
+        infos=(*task.scores, *(metric.info for metric in metrics)),
         references=_references(config, rows, registry),
         settings=settings,
     )
@@ -195,45 +198,41 @@ def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -
     return tuple(keys[name] for name in names)
 
 
-def _task(config: EvalConfig, part: Part) -> Task:
-    """The task, with the options that have settings of their own."""
-    options: dict[str, Any] = {}
-    for name in ("haystack", "begin_answer"):
-        if name in type(part).model_fields:
-            options[name] = getattr(config, name)
-        elif name in config.model_fields_set:
-            raise OptionError(f"task {config.task!r} has no option {name!r}")
-    if "haystack" in options and options["haystack"] is None:
-        del options["haystack"]
-    if "begin_answer" in options and "begin_answer" not in config.model_fields_set:
-        del options["begin_answer"]
-    found = part.model_copy(update=options)
-    if not isinstance(found, Task):
-        raise UnsupportedError(f"task {config.task!r} has no `check`, `prompt` and `recalled`")
-    return found
-
-
-def _prompts(config: EvalConfig, task: Task, source: ModelSource) -> tuple[Planned, ...]:
-    tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
-    with blamed(f"task {config.task!r}"):
-        task.check(tokenizer, config.contexts, config.depths, tuple(range(config.seeds)))
-    planned = []
-    for context in config.contexts:
-        for seed in range(config.seeds):
-            for depth in config.depths:
-                trial = Trial(context, depth, seed)
-                with blamed(f"task {config.task!r}"):
-                    prompt = task.prompt(tokenizer, trial)
-                check_prompt(prompt, trial, config.task)
-                after = len(prompt.input_ids) - prompt.context_end
-                if config.question_aware and after > config.recent:
-                    raise PromptError(
-                        f"the {after} tokens after the haystack (question, template, begun answer) do not fit in the "
-                        f"{config.recent} recent tokens that are always kept, so the question itself would be "
-                        f"compressed; use --recent {after} or more, or --question-agnostic"
-                    )
-                digest = hashlib.sha256(" ".join(map(str, prompt.input_ids)).encode()).hexdigest()
-                end = len(prompt.input_ids) if config.question_aware else prompt.context_end
-                timed = seed == 0 and depth == config.depths[0]
-                planned.append(Planned(trial, prompt, prompt.input_ids[:end], timed, digest))
+def _prompts(config: EvalConfig, samples: tuple[Sample, ...]) -> tuple[Planned, ...]:
+    """What is prefilled: question-aware every prompt, question-agnostic every context."""
+    planned, strata = list[Planned](), set[str]()
+    for sample in samples:
+        stratum = stratum_of(sample.group)
+        questions = []
+        for number, asked in enumerate(sample.turns):
+            turn = replace(asked, max_new_tokens=config.max_new_tokens or asked.max_new_tokens)
+            digest = hashlib.sha256(" ".join(map(str, sample.context_ids + turn.exact_ids)).encode()).hexdigest()
+            exact = () if config.question_aware else turn.exact_ids
+            questions.append(Question(number, turn, exact, number == 0 and stratum not in strata, digest))
+        strata.add(stratum)
+        if config.question_aware:
+            planned += [Planned(sample, sample.context_ids + each.turn.exact_ids, (each,)) for each in questions]
+        else:
+            planned.append(Planned(sample, sample.context_ids, tuple(questions)))
     return tuple(planned)
+
+
+def _check_fit(planned: Planned, config: EvalConfig, amounts: tuple[Amount, ...], model_config: Any) -> None:
+    """A prompt must be long enough to compress, with its question among the recent tokens, and fit into the model.
+
+    Raises:
+        PromptError, BudgetError: with the way out.
+    """
+    sample, tokens = f"sample {planned.sample.id}", len(planned.compressed_ids)
+    where = "" if config.question_aware else " before the question"
+    check_length(f"{sample} has {tokens} tokens{where}, which", tokens, config, amounts)
+    for question in planned.questions:
+        turn, after = question.turn, len(question.turn.exact_ids)
+        new = len(turn.follow_ids) or turn.max_new_tokens
+        check_positions(f"{sample}'s", tokens + len(question.exact_ids), new, config.model, model_config)
+        if config.question_aware and after > config.recent:
+            raise PromptError(
+                f"the {after} tokens after the context of {sample} (question, template, begun answer) do not fit in "
+                f"the {config.recent} recent tokens that are always kept, so the question itself would be compressed; "
+                f"use --recent {after} or more, or --question-agnostic"
+            )

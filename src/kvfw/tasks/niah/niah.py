@@ -9,18 +9,19 @@ two words. Source and deviations: see :class:`Niah`.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import Field
 
-from kvfw.core.contracts.task import Prompt, Tokenizer, Trial
+from kvfw.core.contracts.records import MetricInfo
+from kvfw.core.contracts.task import Sample, Tokenizer, Turn
 from kvfw.core.parts.part import Part
 from kvfw.errors import PromptError
 from kvfw.tasks import haystack
-from kvfw.tasks.prompting import begun_ids, check_depth, check_grid, encoded, framed, stable_random
+from kvfw.tasks.prompting import begun_ids, check_grid, decoded, encoded, framed, grid_sample, stable_random
 
 #: Without I, O, 0 and 1, which readers mix up.
 CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -67,7 +68,7 @@ TAIL: Final = "\n\nThis is the end of the text. {question}"
 
 @dataclass(frozen=True)
 class Ground:
-    """Everything that the trials of one length and seed share.
+    """Everything that the samples of one length and seed share.
 
     Args:
         head: ids before the haystack.
@@ -75,7 +76,7 @@ class Ground:
         tail: ids after the haystack, up to where the model writes.
         begun: ids of the begun answer, empty when off.
         wording: how this length and seed hide and ask for the code.
-        needle_tokens: length of the needle; codes are drawn until one fits, so that trials share all text.
+        needle_tokens: length of the needle; codes are drawn until one fits, so that samples share all text.
     """
 
     head: tuple[int, ...]
@@ -89,9 +90,11 @@ class Ground:
 class Niah(Part):
     """Needle in a haystack: a code hidden in a long text must come back in the response.
 
-    A prompt is ``template | text, part 1 | needle | text, part 2 | question, template | begun answer``, exactly as many
-    tokens long as asked. The needle stands at ``depth`` percent of the text's tokens, moved to the start of a sentence
-    or a word nearby. Text and wording vary by length and seed, the code by trial: seven characters without I, O, 0, 1.
+    A prompt is ``template | text, part 1 | needle | text, part 2 | question, template | begun answer``, exactly as
+    many tokens long as asked. The needle stands at ``depths`` percent of the text's tokens, moved to the start of a
+    sentence up to 8 tokens away, or else to the nearest start of a word. Text and wording vary by length and seed, the
+    code by sample: seven characters without I, O, 0, 1. ``recall`` is 1 where the code occurs in what the model itself
+    wrote, upper and lower case apart; a begun answer does not count.
 
     Source: Kamradt 2023, Needle In A Haystack - pressure testing LLMs.
 
@@ -100,60 +103,48 @@ class Niah(Part):
     switched off, because very small models do not start with the code by themselves.
     """
 
+    contexts: tuple[int, ...] = Field((1024,), description="lengths of the whole prompt, tokens")
+    depths: tuple[float, ...] = Field((10.0, 30.0, 50.0, 70.0, 90.0), description="places of the needle, percent")
+    seeds: int = Field(1, ge=1, le=1000, description="texts per length, numbered from 0")
     haystack: Path | None = Field(None, description="UTF-8 text to hide the needle in; none: the shipped Moby-Dick")
     begin_answer: bool = Field(True, description="begin the answer for the model, up to the code")
 
-    def check_settings(self, contexts: Sequence[int], depths: Sequence[float], seeds: Sequence[int]) -> None:
-        """Checks what needs no tokenizer.
+    scores: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
+            name="recall", title="Recall", unit="%", proportion=True, digits=1, higher_is_better=True, primary=True
+        ),
+    )
+
+    def check(self) -> None:
+        """See :class:`~kvfw.core.contracts.task.Task`.
 
         Raises:
             PromptError: an empty list or a value given twice; a depth outside 0 to 100; a haystack that cannot be read.
         """
-        check_grid(contexts, depths, seeds)
+        check_grid(self.contexts, self.depths)
         haystack.read(self.haystack)
 
-    def check(
-        self,
-        tokenizer: Tokenizer,
-        contexts: Sequence[int],
-        depths: Sequence[float],
-        seeds: Sequence[int],
-    ) -> None:
-        """Builds every prompt of the grid once: milliseconds each, and nothing can go wrong later.
+    def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
+        """Every depth of every seed of every length.
 
         Raises:
-            PromptError: an empty list or a value given twice; a depth outside 0 to 100; a context without
-                room; a haystack that cannot be read or is too short.
+            PromptError: as in :meth:`check`; a context without room; a haystack that is too short; the tokenizer does
+                not give the needle back as it was.
         """
-        self.check_settings(contexts, depths, seeds)
+        self.check()
         text = haystack.read(self.haystack)
-        for context in contexts:
-            for seed in seeds:
+        for context in self.contexts:
+            for seed in range(self.seeds):
                 ground = self.ground(tokenizer, context, seed, text)
-                for depth in depths:
-                    self.planted(tokenizer, ground, Trial(context, depth, seed))
+                for depth in self.depths:
+                    yield planted(tokenizer, ground, context, depth, seed)
 
-    def prompt(self, tokenizer: Tokenizer, trial: Trial) -> Prompt:
-        """The prompt of a trial, exactly ``trial.context_tokens`` tokens long.
-
-        Text and wording depend on length and seed, the code on the whole trial. The needle stands at
-        ``depth_percent`` of the haystack's tokens, moved to the start of a sentence up to 8 tokens away, or
-        else to the nearest start of a word.
-
-        Raises:
-            PromptError: as in :meth:`check`, or the tokenizer does not give the needle back as it was.
-        """
-        check_depth(trial.depth_percent)
-        text = haystack.read(self.haystack)
-        ground = self.ground(tokenizer, trial.context_tokens, trial.seed, text)
-        return self.planted(tokenizer, ground, trial)
-
-    def recalled(self, response: str, prompt: Prompt) -> bool:
-        """Whether the code occurs in ``response``, upper and lower case apart."""
-        return prompt.answer in response
+    def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
+        """``recall``: 1 if the code occurs in ``response``, else 0."""
+        return {"recall": float(turn.references[0] in response)}
 
     def ground(self, tokenizer: Tokenizer, context_tokens: int, seed: int, text: str) -> Ground:
-        """What the trials of one length and seed share.
+        """What the samples of one length and seed share.
 
         Raises:
             PromptError: the context has no room, or the haystack is too short.
@@ -190,24 +181,16 @@ class Niah(Part):
 
         return max(map(taken, WORDINGS)) + MIN_HAYSTACK_TOKENS
 
-    def planted(self, tokenizer: Tokenizer, ground: Ground, trial: Trial) -> Prompt:
-        """The shared ground with a trial's own code at the trial's depth."""
-        rng = stable_random("niah", trial.context_tokens, trial.seed, float(trial.depth_percent))
-        code, needle = fitting_code(tokenizer, ground, rng)
-        at = haystack.place(tokenizer, ground.hay, trial.depth_percent)
-        begin = len(ground.head) + at
-        context = (*ground.head, *ground.hay[:at], *needle, *ground.hay[at:])
-        input_ids = (*context, *ground.tail, *ground.begun)
-        prompt = Prompt(
-            input_ids=input_ids,
-            needle=range(begin, begin + len(needle)),
-            answer=code,
-            context_end=len(context),
-            begun=ground.wording.begun if self.begin_answer else "",
-            text=haystack.decode(tokenizer, list(input_ids)),
-        )
-        verify(tokenizer, prompt, trial, ground.wording.needle.format(code=code))
-        return prompt
+
+def planted(tokenizer: Tokenizer, ground: Ground, context: int, depth: float, seed: int) -> Sample:
+    """The shared ground with a code of the sample's own at its depth."""
+    code, needle = fitting_code(tokenizer, ground, stable_random("niah", context, seed, depth))
+    at = haystack.place(tokenizer, ground.hay, depth)
+    before = (*ground.head, *ground.hay[:at])
+    pieces = (before, needle, ground.hay[at:], ground.tail, ground.begun)
+    sample = grid_sample(context, depth, seed, *pieces, reference=code)
+    verify(tokenizer, sample, needle, code, ground.wording.needle.format(code=code))
+    return sample
 
 
 def draw_code(rng: random.Random) -> str:
@@ -250,7 +233,7 @@ def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], text: str, source
     PromptError: the haystack spells out a special token, which would change the structure of the prompt.
     """
     for token in set(hay).intersection(tokenizer.all_special_ids):
-        spelled = haystack.decode(tokenizer, [token])
+        spelled = decoded(tokenizer, [token])
         # The token for unknown characters is special too, but the text does not spell it.
         if spelled in text:
             raise PromptError(
@@ -258,18 +241,15 @@ def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], text: str, source
             )
 
 
-def verify(tokenizer: Tokenizer, prompt: Prompt, trial: Trial, sentence: str) -> None:
+def verify(tokenizer: Tokenizer, sample: Sample, needle: tuple[int, ...], code: str, sentence: str) -> None:
     """Reads the prompt back, as the model will.
 
     Raises:
-        PromptError: the length is wrong, or the needle or its code does not stand in it exactly once.
+        PromptError: the needle or its code does not stand in it exactly once.
     """
-    count = len(prompt.input_ids)
-    if count != trial.context_tokens:
-        raise PromptError(f"the prompt came out {count} tokens long, not {trial.context_tokens}; please report this.")
-    span = haystack.decode(tokenizer, list(prompt.input_ids[prompt.needle.start : prompt.needle.stop]))
-    for what, piece in (("code", prompt.answer), ("needle", sentence)):
-        found = prompt.text.count(piece)
+    text, span = decoded(tokenizer, sample.context_ids + sample.turns[0].exact_ids), decoded(tokenizer, needle)
+    for what, piece in (("code", code), ("needle", sentence)):
+        found = text.count(piece)
         if found != 1 or piece not in span:
             raise PromptError(
                 f"the {what} {piece!r} stands {found} times in the decoded prompt and must stand there once. "

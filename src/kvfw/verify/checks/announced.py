@@ -28,7 +28,7 @@ CONTRACTS: dict[Kind, tuple[type | tuple[type, ...], str]] = {
     Kind.SPACE: (Space, "`forward` and `inverse`"),
     Kind.STAGE: (Stage, "`needs`, `moves_positions`, `consumes_rest`, `run` and `finish`"),
     Kind.METHOD: (Method, "`recipe`, as a subclass of kvfw.Method"),
-    Kind.TASK: (Task, "`check_settings`, `check`, `prompt` and `recalled`"),
+    Kind.TASK: (Task, "`scores`, `check`, `samples` and `score`"),
     Kind.METRIC: ((Metric, DerivedMetric), "`info`, and `measure` or `derive`"),
 }
 

@@ -1,143 +1,178 @@
-"""What holds of a task: prompts of the right length, the same everywhere, with an answer that can be found."""
+"""What holds of a task: samples that the runner can use, the same everywhere, and scores that tell right from wrong."""
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, cast
 
-from kvfw.core.contracts.task import Prompt, Trial
+from pydantic import ValidationError
+
+from kvfw.core.contracts.task import Sample, Task
 from kvfw.core.parts.spec import Kind
 from kvfw.errors import KvfwError, PromptError, RunError
+from kvfw.runner.plan.task import sample_fault
 from kvfw.verify.findings.property import Property
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
-from kvfw.verify.instruments.other_process import digest, digests_elsewhere
+from kvfw.verify.instruments.other_process import digests, digests_elsewhere
 from kvfw.verify.instruments.tokenizer import SuiteTokenizer
 
 TASKS = frozenset({Kind.TASK})
-TOKENIZER = SuiteTokenizer()
-#: Tried in turn: the first with room for the task's template is used.
-CONTEXTS = (512, 1024, 2048, 4096)
-DEPTHS = (0.0, 37.5, 100.0)
+#: Samples looked at: the first ones, since a task's defaults may ask for many.
+FIRST = 12
+#: Lengths tried in turn for a task that has no room within its own.
+CONTEXTS = (1024, 2048, 4096)
+#: Options with a sample for each of their values.
+GRID = ("contexts", "depths")
 
 
-def _context(subject: Subject) -> int:
-    for context in CONTEXTS[:-1]:
+def _options(task: Task) -> dict[str, object]:
+    """The task's options and their values."""
+    return {name: getattr(task, name) for name in type(cast(Any, task)).model_fields}
+
+
+def _with(task: Task, **options: object) -> Task:
+    """A task of the same options but these."""
+    made: Task = type(cast(Any, task))(**_options(task) | options)
+    return made
+
+
+def _task(subject: Subject) -> Task:
+    """The task; with a longer text where the suite's tokenizer, which splits words more than others, needs one."""
+    task = subject.task
+    for context in CONTEXTS if "contexts" in _options(task) else ():
         try:
-            subject.task.prompt(TOKENIZER, Trial(context, 50.0, 0))
+            next(iter(task.samples(SuiteTokenizer())), None)
         except PromptError:
-            continue
-        return context
-    return CONTEXTS[-1]
+            task = _with(task, contexts=(context,))
+        else:
+            break
+    return task
 
 
-def _trials(subject: Subject) -> list[Trial]:
-    context = _context(subject)
-    return [Trial(tokens, depth, seed) for tokens in (context, context + 77) for depth in DEPTHS for seed in (0, 1)]
+def _samples(task: Task) -> tuple[Sample, ...]:
+    return tuple(islice(task.samples(SuiteTokenizer()), FIRST))
 
 
-def _prompts(subject: Subject) -> list[tuple[Trial, Prompt]]:
-    return [(trial, subject.task.prompt(TOKENIZER, trial)) for trial in _trials(subject)]
-
-
-def length(subject: Subject) -> Verdict:
-    """Tokens of every prompt, and that its text is its tokens'."""
-    for trial, prompt in _prompts(subject):
-        if len(prompt.input_ids) != trial.context_tokens:
-            return Failed(f"{trial.context_tokens} tokens for {trial}", f"{len(prompt.input_ids)}")
-        if prompt.text != TOKENIZER.decode(list(prompt.input_ids)):
-            return Failed("`text` is `input_ids` decoded, special tokens included", f"another text for {trial}")
-    return PASSED
+def well_formed(subject: Subject) -> Verdict:
+    """Ids, groups, facets, tokens, turns and spans, as every run checks them."""
+    wrong = sample_fault(_samples(_task(subject)))
+    return Failed("samples as the contract describes them", f"the task {wrong}") if wrong else PASSED
 
 
 def repeatable(subject: Subject) -> Verdict:
-    """Prompts of a second call, of another instance, and of another process."""
-    trials = _trials(subject)[:4]
-    first = [digest(subject.task.prompt(TOKENIZER, trial)) for trial in trials]
-    options = subject.options
-    twin = type(options)(**{key: getattr(options, key) for key in type(options).model_fields})
-    other = replace(subject, built=replace(subject.built, value=twin))
-    for who, task in (("in a second call", subject.task), ("by another instance", other.task)):
-        if [digest(task.prompt(SuiteTokenizer(), trial)) for trial in reversed(trials)] != first[::-1]:
-            return Failed(f"the same prompt {who}", "another one")
+    """Samples of a second call, of another instance, and of another process."""
+    task = _task(subject)
+    first = digests(task, FIRST)
+    for who, other in (("in a second call", task), ("by another instance", _with(task))):
+        if digests(other, FIRST) != first:
+            return Failed(f"the same samples {who}", "other ones")
     try:
-        elsewhere = digests_elsewhere(subject.task, trials, hash_seed=12345)
+        elsewhere = digests_elsewhere(task, FIRST, hash_seed=12345)
     except RunError as error:
-        return Failed("the same prompt in another process", str(error))
-    return PASSED if elsewhere == first else Failed("the same prompt in another process", "another one")
+        return Failed("the same samples in another process", str(error))
+    return PASSED if elsewhere == first else Failed("the same samples in another process", "other ones")
 
 
-def spans(subject: Subject) -> Verdict:
-    """Needle and context as places in the prompt."""
-    for trial, prompt in _prompts(subject):
-        if not 0 < prompt.context_end <= len(prompt.input_ids):
-            return Failed(f"0 < context_end <= {len(prompt.input_ids)}", f"{prompt.context_end} for {trial}")
-        inside = prompt.needle.step == 1 and prompt.needle.start >= 0 and prompt.needle.stop <= prompt.context_end
-        if len(prompt.needle) and not inside:
-            return Failed(f"the needle within the first {prompt.context_end} tokens", f"{prompt.needle} for {trial}")
+def length(subject: Subject) -> Verdict:
+    """Tokens of a sample's longest prompt, where the task has prompt lengths as an option and as a facet."""
+    task = _task(subject)
+    samples = _samples(task)
+    if "contexts" not in _options(task) or not all("context" in sample.facets for sample in samples):
+        return NotApplicable("it is not asked for lengths")
+    for sample in samples:
+        tokens = len(sample.context_ids) + max(len(turn.exact_ids) for turn in sample.turns)
+        if tokens != sample.facets["context"]:
+            return Failed(f"{sample.facets['context']} tokens in sample {sample.id}", f"{tokens}")
     return PASSED
 
 
-def answer_once(subject: Subject) -> Verdict:
-    """Occurrences of the answer, in the whole prompt and in the needle."""
-    prompts = _prompts(subject)
-    if not any(len(prompt.needle) for _, prompt in prompts):
-        return NotApplicable("the prompts have no needle")
-    for trial, prompt in prompts:
-        seen = prompt.text.count(prompt.answer) if prompt.answer else 0
-        span = TOKENIZER.decode(list(prompt.input_ids[prompt.needle.start : prompt.needle.stop]))
-        if seen != 1 or prompt.answer not in span:
-            return Failed(
-                "the answer once in the prompt, in the needle's tokens",
-                f"{seen} times in the prompt, {'' if prompt.answer in span else 'not '}in the needle, for {trial}",
-            )
+def references(subject: Subject) -> Verdict:
+    """Every turn says what is right, or which text to follow."""
+    for sample in _samples(_task(subject)):
+        for turn in sample.turns:
+            if not turn.follow_ids and not any(turn.references):
+                return Failed("references, or follow_ids", f"neither in a turn of sample {sample.id}")
     return PASSED
 
 
-def recalled(subject: Subject) -> Verdict:
-    """The answer itself is right, nothing is wrong."""
-    for trial, prompt in _prompts(subject)[:4]:
-        for response, expected in ((prompt.answer, True), ("", False)):
-            seen = subject.task.recalled(response, prompt)
-            if seen is not expected:
-                return Failed(f"recalled({response!r}) is {expected}", f"{seen!r} for {trial}")
+def scores(subject: Subject) -> Verdict:
+    """A number for every score, and exactly one primary score, of which one knows which direction is better."""
+    task = _task(subject)
+    primary = [info for info in task.scores if info.primary]
+    if len(primary) != 1 or primary[0].higher_is_better is None:
+        return Failed("one primary score with a direction", f"{len(primary)} among {len(task.scores)} scores")
+    names = {info.name for info in task.scores}
+    for sample in _samples(task)[:4]:
+        for turn in sample.turns:
+            for response in (*turn.references, "", "something else\n"):
+                found = task.score(response, sample, turn)
+                if found.keys() != names or not all(map(math.isfinite, found.values())):
+                    return Failed(f"a finite number for each of {', '.join(sorted(names))}", f"{dict(found)}")
+    return PASSED
+
+
+def best(subject: Subject) -> Verdict:
+    """A reference scores as well as anything does, an empty response worse."""
+    task = _task(subject)
+    (info,) = (info for info in task.scores if info.primary)
+    sign = -1 if info.higher_is_better is False else 1
+    for sample in _samples(task)[:4]:
+        for turn in sample.turns:
+            of = {text: sign * task.score(text, sample, turn)[info.name] for text in (*turn.references, "", "no idea")}
+            top = max((of[text] for text in turn.references if text), default=math.inf)
+            if info.proportion and turn.references and top != max(sign, 0):
+                return Failed(f"{info.name} is {max(sign, 0)} for a reference", f"{sign * top} in sample {sample.id}")
+            for text in ("", "no idea"):
+                if text not in turn.references and of[text] >= top:
+                    return Failed(f"a worse {info.name} for {text!r} than for a reference", f"{sign * of[text]}")
     return PASSED
 
 
 def refuses(subject: Subject) -> Verdict:
-    """Settings that no prompt can be built for."""
-    task, good = subject.task, _context(subject)
-    impossible: dict[str, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {
-        "no contexts": ((), (50.0,), (0,)),
-        "no depths": ((good,), (), (0,)),
-        "no seeds": ((good,), (50.0,), ()),
-        "a depth of 101 percent": ((good,), (101.0,), (0,)),
-        "a depth of -1 percent": ((good,), (-1.0,), (0,)),
+    """Values of common options that no sample can be made with."""
+    task = _task(subject)
+    cases: Mapping[str, dict[str, object]] = {
+        "no contexts": {"contexts": ()},
+        "no depths": {"depths": ()},
+        "no seeds": {"seeds": 0},
+        "a depth of 101 percent": {"depths": (101.0,)},
+        "a depth of -1 percent": {"depths": (-1.0,)},
     }
-    for what, settings in impossible.items():
+    asked = {what: options for what, options in cases.items() if options.keys() <= _options(task).keys()}
+    for what, options in asked.items():
         try:
-            task.check_settings(*settings)
-        except KvfwError:
+            _with(task, **options).check()
+        except (KvfwError, ValidationError):
             continue
-        return Failed(f"check_settings raises a KvfwError for {what}", "it accepts them")
-    task.check_settings((good,), (50.0,), (0,))
-    try:
-        task.check(TOKENIZER, (2,), (50.0,), (0,))
-    except KvfwError:
-        return PASSED
-    return Failed("check raises a KvfwError for a prompt of 2 tokens", "it accepts it")
+        return Failed(f"check raises a KvfwError for {what}", "it accepts them")
+    task.check()
+    if "contexts" in _options(task):
+        try:
+            _samples(_with(task, contexts=(2,)))
+        except (KvfwError, ValidationError):
+            return PASSED
+        return Failed("samples raises a KvfwError for a prompt of 2 tokens", "it makes it")
+    return PASSED if asked else NotApplicable("it has none of the options contexts, depths and seeds")
 
 
 def seeds_differ(subject: Subject) -> Verdict:
     """Repetitions are no repetitions if they repeat the prompt."""
-    context = _context(subject)
-    prompts = {digest(subject.task.prompt(TOKENIZER, Trial(context, 50.0, seed))) for seed in range(4)}
-    return PASSED if len(prompts) == 4 else Failed("4 prompts for 4 seeds", f"{len(prompts)}")
+    task = _task(subject)
+    if "seeds" not in _options(task):
+        return NotApplicable("it has no option seeds")
+    few = {name: value[:1] for name, value in _options(task).items() if name in GRID and isinstance(value, tuple)}
+    made = {sample.context_ids for sample in _samples(_with(task, seeds=4, **few))}
+    return PASSED if len(made) >= 4 else Failed("4 prompts for 4 seeds", f"{len(made)}")
 
 
 PROPERTIES = (
-    Property("task-length", "a prompt is exactly as long as its trial says", TASKS, length),
-    Property("task-repeatable", "a trial gives the same prompt in every instance and process", TASKS, repeatable),
-    Property("task-spans", "needle and context are spans of the prompt", TASKS, spans),
-    Property("task-answer", "the answer stands in the prompt once, in the needle", TASKS, answer_once),
-    Property("task-recalled", "the answer is recalled, an empty response is not", TASKS, recalled),
-    Property("task-refuses", "impossible settings are refused before anything is built", TASKS, refuses),
+    Property("task-samples", "samples have ids, groups, facets, tokens and spans", TASKS, well_formed),
+    Property("task-repeatable", "the samples are the same in every instance and process", TASKS, repeatable),
+    Property("task-length", "a prompt is exactly as long as its context says", TASKS, length),
+    Property("task-references", "every turn has references or a text to follow", TASKS, references),
+    Property("task-scores", "a response gets a number for every score, one of them primary", TASKS, scores),
+    Property("task-best", "a reference scores best, an empty response does not", TASKS, best),
+    Property("task-refuses", "impossible options are refused", TASKS, refuses),
     Property("task-seeds", "every seed gives another prompt", TASKS, seeds_differ),
 )

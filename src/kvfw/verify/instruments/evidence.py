@@ -8,19 +8,20 @@ import torch
 
 from kvfw.core.contracts.metric import Evidence, Missing, Response
 from kvfw.core.contracts.records import FULL, TrialKey, TrialRecord, vector_text
-from kvfw.core.contracts.task import Prompt
+from kvfw.core.contracts.task import Sample, Turn
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.state import KVState
 from kvfw.verify.instruments.observed import observe, random_row
 
 TOKENS = 40
-PROMPT = Prompt(
-    input_ids=tuple(range(TOKENS)),
-    needle=range(10, 18),
-    answer="R7Q",
-    context_end=32,
-    begun="The code is:",
-    text="a text with the code R7Q in it",
+TURN = Turn(question_ids=tuple(range(32, 36)), begun_ids=tuple(range(36, TOKENS)), references=("R7Q",))
+SAMPLE = Sample(
+    id="a",
+    group="512/0",
+    facets={"context": 512},
+    context_ids=tuple(range(32)),
+    turns=(TURN,),
+    spans=(range(10, 18),),
 )
 
 
@@ -57,7 +58,7 @@ class MadeUpEngine:
 
 
 def states() -> dict[int, KVState]:
-    """Two layers of a compressed cache; most of the needle is kept."""
+    """Two layers of a compressed cache; most of the sample's span is kept."""
     state = observe([random_row(TOKENS, 11)], Needs()).state
     kept = torch.ones(TOKENS, dtype=torch.bool)
     kept[13:16] = False
@@ -74,10 +75,10 @@ EMPTY = Response((2,), "")
 def ordinary() -> Evidence:
     """A trial in which everything can be measured."""
     return Evidence(
-        prompt=PROMPT,
+        sample=SAMPLE,
+        turn=TURN,
         response=OTHER,
         reference=LONG,
-        recalled=False,
         states=states(),
         positions_kept=True,
         kv_bytes=3 * 2**20,
@@ -93,9 +94,7 @@ def scenarios() -> Mapping[str, Evidence]:
     usual, full = ordinary(), MadeUpEngine()
     return {
         "an ordinary trial": usual,
-        "the full cache against itself": replace(
-            usual, response=LONG, recalled=True, engine=full, reference_engine=full
-        ),
+        "the full cache against itself": replace(usual, response=LONG, engine=full, reference_engine=full),
         "a response of one token": replace(usual, response=ONE),
         "one token in both responses": replace(usual, response=ONE, reference=ONE),
         "an empty response": replace(usual, response=EMPTY),
@@ -109,7 +108,7 @@ def nothing() -> Evidence:
     """A trial that offers nothing to measure but bytes."""
     return replace(
         ordinary(),
-        prompt=replace(PROMPT, needle=range(0)),
+        sample=replace(SAMPLE, spans=()),
         response=EMPTY,
         reference=EMPTY,
         states={},
@@ -128,11 +127,12 @@ def records(names: tuple[str, ...], *, vectors: bool = True, seeds: int = 2) -> 
             rng = random.Random(f"{seed} {compose}")
             made.append(
                 TrialRecord(
-                    schema=1,
-                    key=TrialKey(compose=compose, amount=amount, context=512, depth=50.0, seed=seed),
+                    key=TrialKey(compose=compose, amount=amount, sample=f"512-50-{seed}"),
+                    group=f"512/{seed}",
+                    facets={"context": 512, "seed": seed},
                     ratio=1.0 if compose == FULL else 4.0,
                     prompt_sha256="0" * 64,
-                    answer="R7Q",
+                    references=("R7Q",),
                     response="the code is R7Q",
                     metrics={name: 0.5 + rng.random() for name in names},
                     vectors={name: vector_text([rng.gauss(1.0, 1.0) for _ in range(16)]) for name in names}

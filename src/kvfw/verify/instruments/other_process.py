@@ -1,7 +1,7 @@
-"""Builds a task's prompts in a process of its own: ``python -m kvfw.verify.instruments.other_process``.
+"""Makes a task's samples in a process of its own: ``python -m kvfw.verify.instruments.other_process``.
 
-Reads a pickled task and its trials from standard input and writes one line per prompt. The pickle is what the
-calling process wrote itself.
+Reads a pickled task and a number of samples from standard input and writes one line per sample. The pickle is what
+the calling process wrote itself.
 """
 
 import hashlib
@@ -9,33 +9,32 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from itertools import islice
 
-from kvfw.core.contracts.task import Prompt, Task, Trial
+from kvfw.core.contracts.task import Sample, Task
 from kvfw.errors import RunError
 from kvfw.verify.instruments.tokenizer import SuiteTokenizer
 
 
-def digest(prompt: Prompt) -> str:
-    """SHA-256 of everything in a prompt."""
-    return hashlib.sha256(repr(prompt).encode()).hexdigest()
+def digest(sample: Sample) -> str:
+    """SHA-256 of everything in a sample."""
+    return hashlib.sha256(repr(sample).encode()).hexdigest()
 
 
-def digests(task: Task, trials: Sequence[Trial]) -> list[str]:
-    """Of the prompts as this process builds them."""
-    tokenizer = SuiteTokenizer()
-    return [digest(task.prompt(tokenizer, trial)) for trial in trials]
+def digests(task: Task, count: int) -> list[str]:
+    """Of the first samples as this process makes them."""
+    return [digest(sample) for sample in islice(task.samples(SuiteTokenizer()), count)]
 
 
-def digests_elsewhere(task: Task, trials: Sequence[Trial], hash_seed: int) -> list[str]:
-    """Of the prompts as a fresh process builds them, which hashes strings in its own way.
+def digests_elsewhere(task: Task, count: int, hash_seed: int) -> list[str]:
+    """Of the first samples as a fresh process makes them, which hashes strings in its own way.
 
     Raises:
         RunError: the other process failed; the message has its last line.
     """
     done = subprocess.run(
         [sys.executable, "-m", "kvfw.verify.instruments.other_process"],
-        input=pickle.dumps((task, tuple(trials))),
+        input=pickle.dumps((task, count)),
         capture_output=True,
         check=False,
         timeout=120,
@@ -43,7 +42,7 @@ def digests_elsewhere(task: Task, trials: Sequence[Trial], hash_seed: int) -> li
     )
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise RunError(f"another process cannot build the task's prompts: {last}")
+        raise RunError(f"another process cannot make the task's samples: {last}")
     return done.stdout.decode().split()
 
 

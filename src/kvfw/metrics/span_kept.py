@@ -1,0 +1,38 @@
+"""How much of what the answer needs the compressed cache still holds exactly."""
+
+from functools import reduce
+from operator import or_
+from typing import ClassVar
+
+from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.contracts.records import MetricInfo
+
+
+class SpanKept(MetricPart):
+    """Share of the tokens in the sample's spans that are kept exactly, mean over layers and KV heads.
+
+    A token counts where a slot of mass 1 stands at its position. It tells keeping from using: a method may hold all
+    that the answer needs and the model may still not find it.
+
+    Source: kvfw's own addition to the founding experiment.
+    """
+
+    info: ClassVar[MetricInfo] = MetricInfo(
+        name="span_kept", title="Span kept", unit="%", digits=1, higher_is_better=True
+    )
+
+    def measure(self, evidence: Evidence) -> Value:
+        """0 to 1."""
+        spans = [span for span in evidence.sample.spans if len(span)]
+        if not evidence.states or not spans:
+            return Missing("no compressible layer" if not evidence.states else "the sample has no spans")
+        if not evidence.positions_kept:
+            return Missing("keys were re-rotated, so kept tokens cannot be told by position")
+        tokens, shares = len({token for span in spans for token in span}), []
+        for state in evidence.states.values():
+            # Merged slots may stand at fractional positions inside a span, with mass above 1; a kept token's
+            # position is whole and no two exact slots share one.
+            inside = reduce(or_, ((state.positions >= span.start) & (state.positions < span.stop) for span in spans))
+            kept = (inside & (state.mass == 1)).sum(-1)
+            shares.append(float(kept.float().mean()) / tokens)
+        return sum(shares) / len(shares)
