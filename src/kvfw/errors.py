@@ -6,7 +6,7 @@ KvfwError
 │   ├── UnknownNameError a name no part, model or task answers to, with the closest ones
 │   ├── OptionError      an option that does not exist or has a wrong value
 │   ├── BudgetError      a ratio, share or slot count that cannot be met
-│   ├── PromptError      a prompt, haystack or depth that cannot be built
+│   ├── PromptError      a prompt that cannot be built as asked
 │   └── UnsupportedError a model or call kvfw cannot handle correctly, with the reason
 └── RunError           the run failed although the request was right; exit code 1
     ├── FetchError       a download that failed or did not match its hash
@@ -53,7 +53,7 @@ class BudgetError(RequestError):
 
 
 class PromptError(RequestError):
-    """A prompt, haystack or depth that cannot be built as asked."""
+    """A prompt that cannot be built as asked, also for the text or the option it is made from."""
 
 
 class UnsupportedError(RequestError):

@@ -60,7 +60,7 @@ def test_settings_from_a_file_yield_to_options(
     found = json.loads(capsys.readouterr().out)
     assert [row["compose"] for row in found["rows"]] == ["full", "snapkv", "streaming"]
     assert found["config"]["amounts"] == ["keep=0.1"]
-    assert found["config"]["seeds"] == 1
+    assert found["config"]["task"] == "niah(contexts=[400],depths=[50])"
 
 
 @pytest.mark.parametrize(
@@ -203,16 +203,16 @@ def test_ctrl_c_keeps_finished_trials_and_says_how_to_resume(tiny_folder: Path, 
 def test_an_interruption_that_got_lost_stops_the_run_after_the_trial(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvfw.metrics.recall import Recall
+    from kvfw.metrics.kv_mb import KVMegabytes
 
-    def swallows(self: Recall, evidence: object) -> float:
+    def swallows(self: KVMegabytes, evidence: object) -> float:
         # As where Ctrl-C strikes inside a callback whose exceptions Python only prints.
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
         return 0.0
 
-    monkeypatch.setattr(Recall, "measure", swallows)
+    monkeypatch.setattr(KVMegabytes, "measure", swallows)
     before = signal.getsignal(signal.SIGINT)
     assert run([*small(tiny_folder, tmp_path / "run"), "--compose", "snapkv"]) == 1
     assert "1 of 4 trials are safe" in capsys.readouterr().err

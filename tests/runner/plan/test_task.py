@@ -122,7 +122,7 @@ TURN = GOOD.turns[0]
         ((replace(GOOD, id=""),), "both need a name"),
         ((replace(GOOD, group=""),), "both need a name"),
         ((GOOD, replace(GOOD, id="b", facets={"size": 9})), r"with the facets \['size'\] after 'a'"),
-        ((replace(GOOD, facets={"length": None}),), "whose facet 'length' is None"),
+        ((replace(GOOD, facets={"length": True}),), "whose facet 'length' is True"),
         ((replace(GOOD, facets={"length": float("nan")}),), "whose facet 'length' is nan"),
         ((replace(GOOD, context_ids=()),), "without a context"),
         ((replace(GOOD, turns=()),), "without a turn"),
@@ -131,7 +131,7 @@ TURN = GOOD.turns[0]
         ((replace(GOOD, spans=(range(-1, 2),)),), "with a span at"),
         ((replace(GOOD, turns=(TURN, Turn(()))),), "whose turn 2 has nothing to ask"),
         ((replace(GOOD, turns=(replace(TURN, max_new_tokens=0),)),), "whose turn 1 has max_new_tokens=0"),
-        ((replace(GOOD, context_ids=(1, 2.0, 3)),), "tokens that are not whole numbers"),
+        ((replace(GOOD, context_ids=(1, True, 3)),), "tokens that are not whole numbers"),
         ((replace(GOOD, turns=(replace(TURN, follow_ids=(-1,)),)),), "tokens that are not whole numbers"),
     ],
 )

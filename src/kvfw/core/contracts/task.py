@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from kvfw.core.contracts.records import Facet, MetricInfo
+if TYPE_CHECKING:  # pydantic would be imported with it
+    from kvfw.core.contracts.records import Facet, MetricInfo
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Sample:
 
     id: str
     group: str
-    facets: Mapping[str, Facet]
+    facets: "Mapping[str, Facet]"
     context_ids: tuple[int, ...]
     turns: tuple[Turn, ...]
     spans: tuple[range, ...] = field(default=())
@@ -90,7 +91,7 @@ class Task(Protocol):
     Everything a task can vary (lengths, depths, seeds, files) is an option of it.
     """
 
-    scores: ClassVar[tuple[MetricInfo, ...]]
+    scores: "ClassVar[tuple[MetricInfo, ...]]"
     """What :meth:`score` answers, in table order; exactly one is ``primary``."""
 
     def check(self) -> None:
