@@ -129,11 +129,11 @@ def test_differences_of_one_sign_have_the_smallest_p_there_is() -> None:
     assert found.verdict == "higher"
 
 
-def test_few_runs_are_marked_and_fewer_than_six_decide_nothing() -> None:
+def test_few_groups_are_marked_and_fewer_than_six_decide_nothing() -> None:
     five, six, ten = (compare(PLAIN, ROW, REFERENCE, pairs(*[(2.0, 1.0)] * n, contexts=1)) for n in (5, 6, 10))
-    assert (five.verdict, five.few_runs) == ("cannot decide", True)
-    assert (six.verdict, six.few_runs) == ("higher", True)
-    assert (ten.verdict, ten.few_runs) == ("higher", False)
+    assert (five.verdict, five.few_groups) == ("cannot decide", True)
+    assert (six.verdict, six.few_groups) == ("higher", True)
+    assert (ten.verdict, ten.few_groups) == ("higher", False)
 
 
 @pytest.mark.parametrize("info", [RECALL, REF_PPL, PLAIN])

@@ -83,7 +83,7 @@ def test_the_results_file_has_what_the_design_promises() -> None:
     assert sum(cell["hits"] for cell in data["rows"][0]["recall_by_depth"].values()) == 41
     assert {cell["n"] for cell in data["rows"][0]["recall_by_depth"].values()} == {9}
     assert list(data["rows"][0]["recall_by_depth"]) == ["10", "30", "50", "70", "90"]
-    assert list(data["rows"][0]["metrics"]) == ["recall", "ref_ppl", "kv_mb", "tok_s", "needle_retained"]
+    assert list(data["rows"][0]["metrics"]) == ["recall", "ref_ppl", "kv_mb", "tok_s", "span_kept"]
 
 
 def test_full_comes_first_and_the_rest_as_it_appears_or_as_asked() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfw.analysis.stats import Estimate, Summary, cluster_bootstrap_ci, mean, run_se, summarise_values, wilson
+from kvfw.analysis.stats import Estimate, Summary, cluster_bootstrap_ci, mean, group_se, summarise_values, wilson
 from kvfw.core.contracts.records import RunKey
 
 
@@ -47,13 +47,13 @@ def test_wilson_of_nothing_is_nothing_and_of_nonsense_an_error() -> None:
 
 def test_the_standard_error_is_that_of_the_run_means() -> None:
     # Run means 1, 2, 3: sd = 1 over sqrt(3); a run without values does not count.
-    estimate = run_se(runs([0.0, 2.0], [2.0], [3.0, 3.0, 3.0], []))
+    estimate = group_se(runs([0.0, 2.0], [2.0], [3.0, 3.0, 3.0], []))
     assert estimate.value == pytest.approx(1 / math.sqrt(3))
 
 
 def test_a_standard_error_of_fewer_than_two_runs_has_a_reason() -> None:
-    assert run_se(runs([1.0, 2.0])).reason == "a standard error needs two runs or more, there is 1"
-    assert run_se({}).reason == "a standard error needs two runs or more, there are 0"
+    assert group_se(runs([1.0, 2.0])).reason == "a standard error needs two runs or more, there is 1"
+    assert group_se({}).reason == "a standard error needs two runs or more, there are 0"
 
 
 def test_a_mean_over_nothing_is_not_zero() -> None:
@@ -115,11 +115,11 @@ def test_a_summary_of_nothing_says_why_in_every_place() -> None:
     assert summary.missing == {"one token only": 3}
 
 
-def test_few_runs_mark_bootstrap_intervals_only() -> None:
+def test_few_groups_mark_bootstrap_intervals_only() -> None:
     nine, ten = runs(*[[0.0]] * 9), runs(*[[0.0]] * 10)
-    assert summarise_values(nine, proportion=False).few_runs
-    assert not summarise_values(ten, proportion=False).few_runs
-    assert not summarise_values(nine, proportion=True).few_runs
+    assert summarise_values(nine, proportion=False).few_groups
+    assert not summarise_values(ten, proportion=False).few_groups
+    assert not summarise_values(nine, proportion=True).few_groups
 
 
 def test_a_proportion_of_parts_has_no_binomial_interval() -> None:

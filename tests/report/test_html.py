@@ -17,7 +17,7 @@ from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.figures import draw
 from kvfw.report.files import FORMS, report_files
 from kvfw.report.html import html_page
-from kvfw.report.source import Report, make_report
+from kvfw.analysis.sources import Report, make_report
 
 HOSTILE = '</bdi></td><script>alert(1)</script><img src="http://x.test/a.png" onerror="alert(2)">{{ 7*7 }}\x00\u202e'
 NOTHING_INSIDE = {"meta", "img", "br", "wbr"}

@@ -14,7 +14,7 @@ from helpers.missing import lacking
 from helpers.report_examples import record
 from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.latex import escape, latex_tables
-from kvfw.report.source import Report, make_report
+from kvfw.analysis.sources import Report, make_report
 
 HOSTILE = r"a(b=\input{x},c=%$&#^~<>|\"*[-]):0.5+" + "x" * 60 + ":0.5"
 COMPILER = shutil.which("pdflatex") or shutil.which("tectonic")

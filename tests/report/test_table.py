@@ -27,7 +27,7 @@ def five_rows() -> Results:
 def test_five_rows_fit_a_hundred_columns_on_a_line_each(five_rows: Results) -> None:
     lines = rendered(five_rows, 100)
     assert lines[:7] == [
-        "Compose                     Ratio                 Recall        Ref PPL  KV MB  Tok/s  Needle kept",
+        "Compose                     Ratio                 Recall        Ref PPL  KV MB  Tok/s  Span kept",
         "─" * 98,
         "full                         1.00  91.1 ± 3.5 % [79, 96]  1.180 ± 0.009  40.96   17.0            –",
         "snapkv                       4.00  84.4 ± 2.9 % [71, 92]  1.420 ± 0.034  10.24   20.0         37 %",
@@ -59,7 +59,7 @@ def test_a_pipe_gets_one_line_per_row_and_notes_that_start_with_a_hash(five_rows
         "# n = 45 trials in every row. ± standard error over runs (context × seed). "
         "[ , ] Wilson 95 % interval, trials taken as independent.",
         "# Tok/s without 42 of a row's trials: timed in the first trial of each length only.",
-        "# Needle kept –: nothing was compressed.",
+        "# Span kept –: nothing was compressed.",
     ]
 
 
@@ -119,7 +119,7 @@ def test_notes_are_said_once_and_bounded() -> None:
     assert len(notes) == len(set(notes)) == 10
 
 
-def test_a_bootstrap_interval_of_few_runs_is_marked() -> None:
+def test_a_bootstrap_interval_of_few_groups_is_marked() -> None:
     trials = [record(seed=seed, metrics={"ref_ppl": 1.0 + seed}) for seed in range(3)]
     cells = results_cells(summarise(trials, {}, METRICS), columns={"ref_ppl": "ci95"})
     assert cells.rows[0][2] == "2.000 ± 0.577 [1.000, 3.000]"

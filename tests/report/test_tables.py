@@ -13,7 +13,7 @@ from kvfw.report.csv_files import COMPARISON_COLUMNS, METRIC_COLUMNS, comparison
 from kvfw.report.grid import comparison_grids, depth_grid, null_notes, summary_grid
 from kvfw.report.headline import headline
 from kvfw.report.markdown import markdown_tables
-from kvfw.report.source import Report, make_report
+from kvfw.analysis.sources import Report, make_report
 from kvfw.report.texts import amount_text, difference_unit, heading, p_text
 
 

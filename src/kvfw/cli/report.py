@@ -7,7 +7,7 @@ import click
 
 if TYPE_CHECKING:
     from kvfw.core.contracts.records import MetricInfo
-    from kvfw.report.source import Source
+    from kvfw.analysis.sources import Source
 
 FORMATS = ("html", "markdown", "csv", "latex", "all")
 
@@ -41,7 +41,7 @@ def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tupl
     prompts and mode.
     """
     from kvfw.report.files import FORMS, report_files
-    from kvfw.report.source import make_report
+    from kvfw.analysis.sources import make_report
     from kvfw.store.atomic import write_atomic
 
     report = make_report([_source(run) for run in runs], [_canonical(text) for text in reference] or None)
@@ -64,7 +64,7 @@ def _source(folder: Path) -> "Source":
     """
     from kvfw.core.contracts.metric import DerivedMetric
     from kvfw.core.registry.registry import default_registry
-    from kvfw.report.source import Source
+    from kvfw.analysis.sources import Source
     from kvfw.runner.execute.derive import with_derived
     from kvfw.runner.plan.metrics import registered_metrics
     from kvfw.store.run_folder import load_run

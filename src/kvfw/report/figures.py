@@ -1,9 +1,9 @@
 """All figures of a report."""
 
+from kvfw.analysis.sources import Report
 from kvfw.report.canvas import Drawing
 from kvfw.report.heatmap import heat_maps
 from kvfw.report.scatter import scatter_plots
-from kvfw.report.source import Report
 
 
 def draw(report: Report) -> list[Drawing]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Literal, get_args
 
-from kvfw.report.source import Report
+from kvfw.analysis.sources import Report
 
 Form = Literal["html", "markdown", "csv", "latex"]
 FORMS: tuple[Form, ...] = get_args(Form)

@@ -1,4 +1,4 @@
-"""Runs as the report takes them in, and whether they may stand in one table."""
+"""Runs as a report takes them in, and whether they may stand in one table."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +9,13 @@ from pydantic import JsonValue
 
 from kvfw.analysis.names import labelled
 from kvfw.analysis.results import Results, row_order, summarise
+from kvfw.analysis.settings import flat_settings, setting_text
 from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
 from kvfw.errors import RequestError
-from kvfw.report.settings import flat_settings, setting_text
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
 """Settings that make other rows, not another experiment. A setting that is not named here must agree."""
-TELLING: Final = ("model", "task", "question_aware", "haystack", "contexts", "depths", "seeds")
+TELLING: Final = ("model", "task", "question_aware")
 """Settings that explain a difference best, and so are named first; a hash of prompts comes last."""
 
 
