@@ -83,7 +83,7 @@ def facet_grids(results: Results) -> Iterator[Grid]:
             ("all", "number", partial(_all_values, facet, primary, hits)),
         ]
         said = "Hits" if hits else "Mean"
-        note = f"{said} of {counts.pop()} trials." if common else f"{said}{' / trials' if hits else ''}."
+        note = f"{said} of {_trials(counts.pop())}." if common else f"{said}{' / trials' if hits else ''}."
         yield grid_of(f"by-{facet}", f"{primary.title} by {facet}", results.rows, specs, [note])
 
 
@@ -305,6 +305,10 @@ def _all_values(facet: str, info: MetricInfo, hits: bool, row: ResultRow) -> str
     if hits:
         return f"{sum(score.hits or 0 for score in scores)}/{n}"
     return number(sum(score.mean * score.n for score in scores) / n, info)
+
+
+def _trials(n: int) -> str:
+    return "1 trial" if n == 1 else f"{n} trials"
 
 
 def _by_value(text: str) -> tuple[bool, float, str]:
