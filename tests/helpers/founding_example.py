@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from helpers.report_examples import CONTEXTS, DEPTHS, HYBRID, METRICS, SEEDS
-from kvfw.core.contracts.records import TrialKey, TrialRecord
 from kvfw.analysis.sources import Source
+from kvfw.core.contracts.records import TrialKey, TrialRecord
 
 PINNED = "pinned:0.65+ewmeans_post:0.35"
 SETTINGS: dict[str, JsonValue] = {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kvfw.core.contracts.records import MetricInfo
     from kvfw.analysis.sources import Source
+    from kvfw.core.contracts.records import MetricInfo
 
 FORMATS = ("html", "markdown", "csv", "latex", "all")
 
@@ -40,8 +40,8 @@ def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tupl
     RUN is a folder that kvfw eval wrote; it may be unfinished. Runs must be of one experiment: the same model, task,
     prompts and mode.
     """
-    from kvfw.report.files import FORMS, report_files
     from kvfw.analysis.sources import make_report
+    from kvfw.report.files import FORMS, report_files
     from kvfw.store.atomic import write_atomic
 
     report = make_report([_source(run) for run in runs], [_canonical(text) for text in reference] or None)
@@ -62,9 +62,9 @@ def _source(folder: Path) -> "Source":
         RequestError: there is no run here.
         StoreError: its files cannot be read.
     """
+    from kvfw.analysis.sources import Source
     from kvfw.core.contracts.metric import DerivedMetric
     from kvfw.core.registry.registry import default_registry
-    from kvfw.analysis.sources import Source
     from kvfw.runner.execute.derive import with_derived
     from kvfw.runner.plan.metrics import registered_metrics
     from kvfw.store.run_folder import load_run

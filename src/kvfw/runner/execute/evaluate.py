@@ -176,8 +176,8 @@ def _write_report(
     folder: RunFolder, results: Results, records: tuple[TrialRecord, ...], problems: tuple[str, ...]
 ) -> None:
     """Writes ``report.html`` and ``figures/`` of a finished run."""
-    from kvfw.report.files import report_files
     from kvfw.analysis.sources import Report, Source
+    from kvfw.report.files import report_files
 
     config = folder.config
     source = Source(folder.path.name, config.settings, config.facts, records, results.metrics, problems)
