@@ -19,7 +19,13 @@ METRICS = (
     MetricInfo(name="kv_mb", title="KV MB", unit="MB", digits=2),
 )
 OLD_RUN = Path(__file__).parents[1] / "data" / "run_schema_1"
-SETTINGS = {"model": "m", "task": "niah", "question_aware": True, "amounts": ["ratio=4"], "seeds": 2}
+SETTINGS = {
+    "model": "m",
+    "task": "niah",
+    "question_aware": True,
+    "amounts": ["ratio=4"],
+    "scores": [METRICS[0].model_dump()],
+}
 
 
 def trials(*composes: str) -> list[TrialRecord]:
@@ -135,8 +141,8 @@ def test_results_that_are_missing_or_broken_are_computed_again(folder: Path, con
         (folder / "results.json").write_text(content, encoding="utf-8")
     assert run(["report", str(folder), "--format", "markdown"]) == 0
     text = (folder / "tables.md").read_text(encoding="utf-8")
-    # As the installed metrics are called.
-    assert "| Recall, % |" in text
+    # As the settings call the scores, and the installed metrics themselves.
+    assert "| Found, % | KV MB |" in text
     assert "50.0" in text
 
 

@@ -15,9 +15,11 @@ from helpers.missing import lacking
 from helpers.report_examples import HYBRID, record
 from kvfw.analysis.sources import Report, make_report
 from kvfw.core.contracts.records import TrialRecord
-from kvfw.report.figures import draw
+from kvfw.report.canvas import Drawing
 from kvfw.report.files import FORMS, report_files
+from kvfw.report.heatmap import heat_maps
 from kvfw.report.html import html_page
+from kvfw.report.scatter import scatter_plots
 
 HOSTILE = '</bdi></td><script>alert(1)</script><img src="http://x.test/a.png" onerror="alert(2)">{{ 7*7 }}\x00\u202e'
 NOTHING_INSIDE = {"meta", "img", "br", "wbr"}
@@ -28,6 +30,10 @@ ALLOWED = NOTHING_INSIDE | set(
         "span figure figcaption details summary ul li bdi",
     )
 )
+
+
+def draw(report: Report) -> list[Drawing]:
+    return [*scatter_plots(report.results), *heat_maps(report.results, report.records)]
 
 
 def page_of(*trials: TrialRecord, name: str = "run", model: str = "m") -> str:

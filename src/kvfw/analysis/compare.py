@@ -15,7 +15,6 @@ across metrics or references; comparisons without a p value do not count towards
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -100,16 +99,8 @@ class Pair(NamedTuple):
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """Discordant pairs: prompts that only the row, or only the reference, answers."""
-
-    gained: int
-    lost: int
-
-    @property
-    def total(self) -> int:
-        return self.gained + self.lost
+Signs = tuple[int, int]
+"""Discordant pairs: how many prompts only the row, and only the reference, answers."""
 
 
 def compare_rows(
@@ -182,7 +173,7 @@ def compare(
     test: Test = "mcnemar" if info.proportion else "bootstrap"
     if info.proportion:
         p = _mcnemar(signs, len(pairs))
-        enough = signs is not None and signs.total >= FEWEST_SIGNS
+        enough = signs is not None and sum(signs) >= FEWEST_SIGNS
     else:
         p = Estimate(None, drawn.reason) if drawn.value is None else Estimate(drawn.value.p_zero)
         enough = len(by_group) >= FEWEST_SIGNS
@@ -203,8 +194,8 @@ def compare(
         groups=len(by_group),
         difference=difference.value,
         ci95=None if drawn.value is None else drawn.value.ci95,
-        gained=None if signs is None else signs.gained,
-        lost=None if signs is None else signs.lost,
+        gained=None if signs is None else signs[0],
+        lost=None if signs is None else signs[1],
         p=p.value,
         p_holm=p.value,
         family=int(p.value is not None),
@@ -310,10 +301,7 @@ def _signs(pairs: Sequence[Pair]) -> Signs | None:
     """Discordant pairs, or None if some value is neither hit nor miss."""
     if any(value not in (0.0, 1.0) for pair in pairs for value in pair[:2]):
         return None
-    return Signs(
-        gained=sum(pair.row > pair.reference for pair in pairs),
-        lost=sum(pair.row < pair.reference for pair in pairs),
-    )
+    return sum(pair.row > pair.reference for pair in pairs), sum(pair.row < pair.reference for pair in pairs)
 
 
 def _mcnemar(signs: Signs | None, pairs: int) -> Estimate[float]:
@@ -321,7 +309,7 @@ def _mcnemar(signs: Signs | None, pairs: int) -> Estimate[float]:
         return Estimate(None, "no trial has a value")
     if signs is None:
         return Estimate(None, "some trials are neither hit nor miss, so McNemar's test does not apply")
-    return Estimate(mcnemar(signs.gained, signs.lost))
+    return Estimate(mcnemar(*signs))
 
 
 def _verdict(p: float | None, difference: float | None, enough: bool) -> Verdict:

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
     from kvfw.analysis.sources import Source
     from kvfw.core.contracts.records import MetricInfo
 
@@ -76,21 +80,24 @@ def _source(folder: Path) -> "Source":
         settings=loaded.config.settings,
         facts=loaded.config.facts,
         records=with_derived(loaded.records, derived),
-        metrics=_metrics(folder),
+        metrics=_metrics(folder, loaded.config.settings),
         problems=loaded.problems,
     )
 
 
-def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
-    """What the run's results say of its metrics; what the installed metrics say where there are no results."""
+def _metrics(folder: Path, settings: "Mapping[str, JsonValue]") -> "tuple[MetricInfo, ...]":
+    """What the run's results say of its metrics; without results, what its settings and the installed metrics say."""
     from kvfw.analysis.results import read_results
+    from kvfw.core.contracts.records import MetricInfo
     from kvfw.core.registry.registry import default_registry
     from kvfw.runner.plan.metrics import registered_metrics
 
     results = read_results(folder / "results.json")
     if results is not None:
         return results.metrics
-    return tuple(metric.info for metric in registered_metrics(default_registry()))
+    scores = settings.get("scores")
+    known = [MetricInfo.model_validate(score) for score in scores] if isinstance(scores, list) else []
+    return (*known, *(metric.info for metric in registered_metrics(default_registry())))
 
 
 def _canonical(text: str) -> str:

@@ -66,6 +66,11 @@ class Drawing:
             self.figure.savefig(out, format=form, dpi=300, metadata=metadata)
         return out.getvalue()
 
+    @property
+    def width_px(self) -> int:
+        """How wide a page shows it."""
+        return round(150 * float(self.figure.get_figwidth()))
+
     def data_uri(self) -> str:
         """The figure as an address that holds the picture itself."""
         return "data:image/svg+xml;base64," + base64.b64encode(self.save("svg")).decode()

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from kvfw.analysis.sources import Report
 from kvfw.report.texts import plain_text
 
-SAID: Final = frozenset({"model", "task", "question_aware", "sinks", "recent", "compose", "amounts", "runs"})
+SAID: Final = frozenset({"model", "task", "question_aware", "sinks", "recent", "compose", "amounts", "runs", "scores"})
 """Settings with a line of their own, or shown by the tables."""
 
 
@@ -25,7 +25,7 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
         ("Trials per row", " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""),
         ("Kept always", _kept(config)),
         ("Hardware", _each(_hardware(fact) for fact in facts)),
-        ("Versions", _each(_object(fact, "versions") for fact in facts)),
+        ("Versions", _each(_setting(fact, "versions") for fact in facts)),
         ("Revision", _each(_setting(fact, "revision") for fact in facts)),
         ("Started", _each(_setting(fact, "started") for fact in facts)),
         ("Runs", ", ".join(source.name for source in report.sources)),
@@ -45,12 +45,7 @@ def mode(config: Mapping[str, JsonValue]) -> str:
 
 def _setting(values: Mapping[str, JsonValue], name: str) -> str:
     value = values.get(name)
-    return "" if value is None else plain_text(value)
-
-
-def _object(values: Mapping[str, JsonValue], name: str) -> str:
-    value = values.get(name)
-    return plain_text(value) if isinstance(value, dict) and value else ""
+    return "" if value in (None, {}) else plain_text(value)
 
 
 def _own_line(name: str) -> bool:

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from kvfw.analysis.names import visible
 from kvfw.analysis.samples import samples
-from kvfw.analysis.settings import flat_settings
-from kvfw.analysis.sources import Report
+from kvfw.analysis.sources import Report, flat_settings
 from kvfw.core.contracts.records import RowKey
 from kvfw.report.canvas import Drawing
 from kvfw.report.headline import headline
@@ -21,14 +19,6 @@ MAX_CHARS = 400
 """Of a longer response, the beginning is shown."""
 LONGEST_WORD = 32
 """Parts of compositions longer than this may break anywhere."""
-
-
-class Picture(NamedTuple):
-    """A figure as the page embeds it."""
-
-    caption: str
-    uri: str
-    width_px: int
 
 
 def html_page(report: Report, drawings: Sequence[Drawing]) -> str:
@@ -42,7 +32,7 @@ def html_page(report: Report, drawings: Sequence[Drawing]) -> str:
         comparisons=shown,
         folded=comparisons[len(shown) :],
         facets=list(facet_grids(results)),
-        pictures=[_picture(drawing) for drawing in drawings],
+        drawings=drawings,
         samples=[
             (sample, sample_grid(sample, results.primary, MAX_CHARS)) for sample in samples(report.records, order=order)
         ],
@@ -83,7 +73,3 @@ def words(compose: str) -> list[tuple[str, bool]]:
 
 def _shown(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _picture(drawing: Drawing) -> Picture:
-    return Picture(drawing.caption, drawing.data_uri(), round(150 * float(drawing.figure.get_figwidth())))

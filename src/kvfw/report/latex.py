@@ -11,34 +11,12 @@ from kvfw.report.tables import comparison_grids, facet_grids, leading, summary_g
 from kvfw.report.texts import broken
 
 SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "&": r"\&",
-        "#": r"\#",
-        "%": r"\%",
-        "_": r"\_",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "<": r"$<$",
-        ">": r"$>$",
-        "|": r"$|$",
-        '"': "''{}",
-        "'": r"'{}",
-        "`": r"`{}",
-        "*": r"{*}",
-        "[": r"{[}",
-        "]": r"{]}",
-        "±": r"$\pm$",
-        "×": r"$\times$",
-        "−": r"$-$",
-        "–": r"\textendash{}",
-        "…": r"\ldots{}",
-        "“": r"``",
-        "”": r"''",
-    }
+    {character: rf"\{character}" for character in "{}$&#%_"}
+    | {character: f"${character}$" for character in "<>|"}
+    | {character: f"{{{character}}}" for character in "*[]"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    | {'"': "''{}", "'": r"'{}", "`": r"`{}", "“": r"``", "”": r"''"}
+    | {"±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": r"\textendash{}", "…": r"\ldots{}"}
 )
 COMPOSE_CHARACTERS: Final = 20
 """Longer compositions are broken between stages and options, and hard where a word alone is longer."""

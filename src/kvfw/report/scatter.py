@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
@@ -212,25 +212,16 @@ def _join(axes: Axes, points: Sequence[Point], places: Sequence[tuple[float, flo
 def _entries(results: Results, marks: Marks) -> list[Entry]:
     """Methods, then amounts; amounts only where there are several."""
     grey = Look(GREY, GREY, "o")
-    entries = [Entry(method, look) for method, look in _in_order(results, marks).items()]
+    methods = dict.fromkeys(method_of(row.compose) for row in results.rows)
+    entries = [Entry(method, marks.methods[method]) for method in methods]
     if len(marks.fills) > 1:
         entries += [Entry(amount_text(amount), grey, fill) for amount, fill in marks.fills.items()]
     return entries
 
 
-def _in_order(results: Results, marks: Marks) -> dict[str, Look]:
-    methods = dict.fromkeys(method_of(row.compose) for row in results.rows)
-    return {method: marks.methods[method] for method in methods}
-
-
-def _percent(axes: Axes, which: str) -> None:
-    if which == "x":
-        axes.set_xlim(-4, 104)
-        axes.set_xticks(range(0, 101, 20))
-    else:
-        axes.set_ylim(-4, 104)
-        axes.set_yticks(range(0, 101, 20))
-    axes.grid(True, axis="x" if which == "x" else "y", color="#E6E6E6", linewidth=0.5)
+def _percent(axes: Axes, which: Literal["x", "y"]) -> None:
+    axes.set(**{f"{which}lim": (-4, 104), f"{which}ticks": range(0, 101, 20)})
+    axes.grid(True, axis=which, color="#E6E6E6", linewidth=0.5)
     axes.set_axisbelow(True)
 
 

@@ -1,12 +1,12 @@
 """The tables of a report, built from results. Numbers are formatted here and nowhere else."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
 from kvfw.analysis.compare import Comparison
 from kvfw.analysis.names import is_full
-from kvfw.analysis.results import FacetScore, ResultRow, Results
+from kvfw.analysis.results import ResultRow, Results
 from kvfw.analysis.samples import PromptAnswers
 from kvfw.analysis.stats import Summary
 from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
@@ -76,11 +76,14 @@ def facet_grids(results: Results) -> Iterator[Grid]:
         hits = all(score.hits is not None for score in scores)
         common = len(counts) == 1
         texts = {text for row in results.rows for text in row.by_facet.get(facet, {})}
-        cell = partial(_facet_cell, info=primary, hits=hits, with_n=not common)
+        cell = partial(_pooled, facet=facet, info=primary, hits=hits)
         specs: list[Spec[ResultRow]] = [
             *ROW,
-            *((text, "number", partial(_facet, facet, text, cell)) for text in sorted(texts, key=_by_value)),
-            ("all", "number", partial(_all_values, facet, primary, hits)),
+            *(
+                (text, "number", partial(cell, texts=(text,), with_n=not common))
+                for text in sorted(texts, key=_by_value)
+            ),
+            ("all", "number", partial(cell, texts=texts, with_n=True)),
         ]
         said = "Hits" if hits else "Mean"
         note = f"{said} of {_trials(counts.pop())}." if common else f"{said}{' / trials' if hits else ''}."
@@ -286,25 +289,15 @@ def _size_notes(results: Results, sizes: Mapping[RowKey, float]) -> Iterator[str
     yield note
 
 
-def _facet(facet: str, text: str, cell: Callable[[FacetScore], str], row: ResultRow) -> str:
-    score = row.by_facet.get(facet, {}).get(text)
-    return MISSING if score is None else cell(score)
-
-
-def _facet_cell(score: FacetScore, *, info: MetricInfo, hits: bool, with_n: bool) -> str:
-    if not hits:
-        return number(score.mean, info)
-    return f"{score.hits}/{score.n}" if with_n else str(score.hits)
-
-
-def _all_values(facet: str, info: MetricInfo, hits: bool, row: ResultRow) -> str:
-    scores = row.by_facet.get(facet, {}).values()
+def _pooled(row: ResultRow, *, facet: str, info: MetricInfo, hits: bool, texts: Collection[str], with_n: bool) -> str:
+    """The primary score among the trials of these values of a facet."""
+    scores = [score for text, score in row.by_facet.get(facet, {}).items() if text in texts]
     n = sum(score.n for score in scores)
     if not n:
         return MISSING
-    if hits:
-        return f"{sum(score.hits or 0 for score in scores)}/{n}"
-    return number(sum(score.mean * score.n for score in scores) / n, info)
+    if not hits:
+        return number(sum(score.mean * score.n for score in scores) / n, info)
+    return f"{sum(score.hits or 0 for score in scores)}{f'/{n}' if with_n else ''}"
 
 
 def _trials(n: int) -> str:

@@ -1,7 +1,5 @@
 """Tables for a terminal (rich) and for a pipe (aligned plain lines)."""
 
-from collections.abc import Mapping
-
 from rich import box
 from rich.cells import cell_len
 from rich.console import Group
@@ -10,7 +8,7 @@ from rich.text import Text
 
 from kvfw.analysis.results import Results
 from kvfw.report.grid import Cell, Grid
-from kvfw.report.tables import Detail, short_comparison, short_grid
+from kvfw.report.tables import short_comparison, short_grid
 from kvfw.report.texts import break_compose, stages
 
 GAP = 2
@@ -20,12 +18,12 @@ WIDE_TITLE, NARROW_TITLE = 26, 16
 """Columns after which the name of a reference breaks."""
 
 
-def results_table(results: Results, *, columns: Mapping[str, Detail] | None = None, width: int = 100) -> Group:
+def results_table(results: Results, *, width: int = 100) -> Group:
     """What a terminal of ``width`` columns shows: the rows, their primary score against the references, notes.
 
     Long compositions break between stages; no number ever breaks.
     """
-    grid = short_grid(results, columns)
+    grid = short_grid(results)
     parts: list[Table | Text] = [rich_table(grid, width, stacked=width < NARROW)]
     notes = [*grid.notes]
     references = len({each.reference.compose for each in results.comparisons})
@@ -38,9 +36,9 @@ def results_table(results: Results, *, columns: Mapping[str, Detail] | None = No
     return Group(*parts, Text("\n".join(notes), style="italic"))
 
 
-def plain_lines(results: Results, *, columns: Mapping[str, Detail] | None = None) -> list[str]:
+def plain_lines(results: Results) -> list[str]:
     """The table for a pipe: one line per row however long, columns aligned by spaces; all else begins with ``#``."""
-    grid, against = short_grid(results, columns), short_comparison(results)
+    grid, against = short_grid(results), short_comparison(results)
     below = [*aligned(against), *against.notes] if against else []
     return [*aligned(grid), *(f"# {note}" for note in (*grid.notes, *below))]
 
