@@ -110,7 +110,6 @@ def compare_rows(
     references: Sequence[RowKey] | None = None,
     *,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """Every row against every reference on every metric, in the order reference, metric, row.
 
@@ -122,7 +121,7 @@ def compare_rows(
         records: the trials of those rows.
         metrics: those of the table.
         references: None is the default, see :func:`default_references`.
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
 
     Raises:
         ValueError: a reference that is no row.
@@ -140,7 +139,7 @@ def compare_rows(
         for info in metrics
         for comparison in _adjusted(
             [
-                compare(info, row, against, _pairs(info, by_row[row], by_row[against]), resamples=resamples, seed=seed)
+                compare(info, row, against, _pairs(info, by_row[row], by_row[against]), resamples=resamples)
                 for row, against in matches[reference]
             ]
         )
@@ -161,14 +160,13 @@ def compare(
     pairs: Sequence[Pair],
     *,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> Comparison:
     """One row against one reference on one metric, as if it were the only test (a family of one)."""
     logarithmic = info.name in LOGARITHMIC
     differences = _differences(pairs, logarithmic)
     by_group = differences.value or {}
     difference = stats.mean([value for values in by_group.values() for value in values])
-    drawn = stats.cluster_bootstrap(by_group, resamples=resamples, seed=seed)
+    drawn = stats.cluster_bootstrap(by_group, resamples=resamples)
     signs = _signs(pairs) if info.proportion else None
     test: Test = "mcnemar" if info.proportion else "bootstrap"
     if info.proportion:

@@ -114,7 +114,6 @@ def summarise(
     order: Sequence[RowKey] = (),
     references: Sequence[RowKey] | None = None,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> Results:
     """Compute the results of an experiment, finished or not.
 
@@ -127,7 +126,7 @@ def summarise(
             last, as they appear.
         references: rows that every row is compared with, see :func:`~kvfw.analysis.compare.compare_rows`; None is
             ``full`` and the first composition.
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
 
     Raises:
         ValueError: a key occurs twice, a reference is no row, or ``settings`` are not strict JSON.
@@ -149,10 +148,9 @@ def summarise(
         config=config,
         metrics=infos,
         rows=tuple(
-            _row(key, trials_of[key], infos, _by_facet(trials_of[key], facets, primary), resamples, seed)
-            for key in keys
+            _row(key, trials_of[key], infos, _by_facet(trials_of[key], facets, primary), resamples) for key in keys
         ),
-        comparisons=compare_rows(keys, everything, infos, references, resamples=resamples, seed=seed),
+        comparisons=compare_rows(keys, everything, infos, references, resamples=resamples),
     )
 
 
@@ -215,7 +213,6 @@ def _row(
     infos: Sequence[MetricInfo],
     by_facet: dict[str, dict[str, FacetScore]],
     resamples: int,
-    seed: int,
 ) -> ResultRow:
     ratio = stats.mean([trial.ratio for trial in trials if trial.ratio is not None])
     return ResultRow(
@@ -223,13 +220,13 @@ def _row(
         amount=key.amount,
         ratio=ratio.value,
         n=len(trials),
-        metrics={info.name: _summary(info, trials, resamples, seed) for info in infos},
+        metrics={info.name: _summary(info, trials, resamples) for info in infos},
         by_facet=by_facet,
         reasons={} if ratio.reason is None else {"ratio": ratio.reason},
     )
 
 
-def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int, seed: int) -> Summary:
+def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int) -> Summary:
     values: dict[str, list[float]] = defaultdict(list)
     missing: Counter[str] = Counter()
     for trial in trials:
@@ -238,7 +235,7 @@ def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int, se
             values[trial.group].append(value)
         else:
             missing[trial.reasons.get(info.name, "not measured in this trial")] += 1
-    return stats.summarise_values(values, proportion=info.proportion, missing=missing, resamples=resamples, seed=seed)
+    return stats.summarise_values(values, proportion=info.proportion, missing=missing, resamples=resamples)
 
 
 def _by_facet(

@@ -189,7 +189,6 @@ def summarise_values(
     proportion: bool,
     missing: Mapping[str, int] | None = None,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> Summary:
     """Everything reported about one metric of one row.
 
@@ -197,12 +196,12 @@ def summarise_values(
         values_by_group: trial values of each group; a group may be empty.
         proportion: values are hits (1) and misses (0); the interval is then Wilson's.
         missing: number of trials without a value, by reason.
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
     """
     filled = dict(_filled(values_by_group))
     values = [value for group in filled.values() for value in group]
     average, error = mean(values), group_se(filled)
-    interval = _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples, seed=seed)
+    interval = _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples)
     reasons = {"mean": average.reason, "se": error.reason, "ci95": interval.reason}
     return Summary(
         mean=average.value,
