@@ -38,6 +38,7 @@ from kvfw.errors import RunError
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.run.prefill import prefill
+from kvfw.report.terminal import rich_table
 
 CPU = torch.device("cpu")
 
@@ -275,8 +276,8 @@ def findings() -> Findings:
 def lines(found: Findings) -> list[str]:
     out = StringIO()
     console = Console(file=out, width=200)
-    for table in tables(found):
-        console.print(table)
+    for grid in tables(found):
+        console.print(rich_table(grid, 200))
     return [" ".join(line.replace("│", " ").split()) for line in out.getvalue().splitlines()]
 
 

@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
+from typing import Final
 
-from rich.table import Table
-from rich.text import Text
-
+from kvfw.bench.compression import Cost
+from kvfw.bench.decoding import Speed
 from kvfw.bench.findings import Findings
 from kvfw.bench.limits import Bar
+from kvfw.bench.peak import Peak
+from kvfw.bench.scaling import Growth
+from kvfw.report.grid import Grid, Spec, grid_of
 
 
 def as_json(found: Findings) -> str:
@@ -21,58 +24,21 @@ def as_json(found: Findings) -> str:
     return json.dumps({"schema": 3, **asdict(found), **follows}, indent=2, allow_nan=False, default=str) + "\n"
 
 
-def tables(found: Findings) -> Iterator[Table]:
+def tables(found: Findings) -> Iterator[Grid]:
     """The promises first, then what they were taken from."""
-    yield _grid("Promises", ("what", "at most", "measured", "margin", ""), [_promise(bar) for bar in found.bars])
+    yield grid_of("promises", "Promises", found.bars, BARS)
     for tokens, group in groupby(found.costs, key=lambda cost: cost.tokens):
         costs = list(group)
-        yield _grid(
-            f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s",
-            ("composition", "observe s", "compress s", "of prefill", "all rounds"),
-            [
-                (
-                    c.compose,
-                    f"{c.observe_s:.3f}",
-                    f"{c.compress_s:.3f}",
-                    f"{c.fraction:.1%}",
-                    f"{c.lowest:.1%}–{c.highest:.1%}",
-                )
-                for c in costs
-            ],
-        )
+        title = f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s"
+        yield grid_of(f"costs-{tokens}", title, costs, COSTS)
     if found.speeds:
-        yield _grid(
-            "Decode speed at batch 1",
-            ("slots per head", "KV MB", "tokens/s", "of the full cache's"),
-            [
-                (str(s.slots), f"{s.kv_bytes / 2**20:.2f}", f"{s.tokens_per_s:.1f}", f"{s.relative:.2f}")
-                for s in found.speeds
-            ],
-        )
+        yield grid_of("speeds", "Decode speed at batch 1", found.speeds, SPEEDS)
     if found.peaks:
-        yield _grid(
-            "Memory of one prefill, above what the process held before; least of several processes",
-            ("cache", "peak MB", "KV MB held", "slots x bytes MB"),
-            [
-                (name, *(f"{n / 2**20:.1f}" for n in (peak.peak_bytes, peak.kv_bytes, peak.expected_kv_bytes)))
-                for name, peak in found.peaks.items()
-            ],
-        )
+        title = "Memory of one prefill, above what the process held before; least of several processes"
+        yield grid_of("peaks", title, found.peaks.items(), PEAKS)
     if found.growths:
-        yield _grid(
-            "Growth with the prompt, on a small random model: time ~ tokens ^ exponent",
-            ("composition", "exponent"),
-            [
-                (growth.compose, "–" if growth.exponent is None else f"{growth.exponent:.2f}")
-                for growth in found.growths
-            ],
-        )
-
-
-def _promise(bar: Bar) -> tuple[str, ...]:
-    met = {True: "met", False: "NOT met", None: "not measured"}[bar.met]
-    margin = "" if bar.measured is None else f"{1 - bar.measured / bar.limit:+.0%}"
-    return bar.what, _amount(bar.limit, bar.unit), _amount(bar.measured, bar.unit), margin, met
+        title = "Growth with the prompt, on a small random model: time ~ tokens ^ exponent"
+        yield grid_of("growths", title, found.growths, GROWTHS)
 
 
 def _amount(value: float | None, unit: str) -> str:
@@ -81,10 +47,33 @@ def _amount(value: float | None, unit: str) -> str:
     return f"{value:.3g} {unit}" if unit else f"{value:.3f}"
 
 
-def _grid(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))  # text, since a list in a composition would be read as markup
-    return table
+BARS: Final[Sequence[Spec[Bar]]] = (
+    ("what", "text", lambda bar: bar.what),
+    ("at most", "number", lambda bar: _amount(bar.limit, bar.unit)),
+    ("measured", "number", lambda bar: _amount(bar.measured, bar.unit)),
+    ("margin", "number", lambda bar: None if bar.measured is None else f"{1 - bar.measured / bar.limit:+.0%}"),
+    ("", "number", lambda bar: {True: "met", False: "NOT met", None: "not measured"}[bar.met]),
+)
+COSTS: Final[Sequence[Spec[Cost]]] = (
+    ("composition", "compose", lambda cost: cost.compose),
+    ("observe s", "number", lambda cost: f"{cost.observe_s:.3f}"),
+    ("compress s", "number", lambda cost: f"{cost.compress_s:.3f}"),
+    ("of prefill", "number", lambda cost: f"{cost.fraction:.1%}"),
+    ("all rounds", "number", lambda cost: f"{cost.lowest:.1%}–{cost.highest:.1%}"),
+)
+SPEEDS: Final[Sequence[Spec[Speed]]] = (
+    ("slots per head", "text", lambda speed: speed.slots),
+    ("KV MB", "number", lambda speed: f"{speed.kv_bytes / 2**20:.2f}"),
+    ("tokens/s", "number", lambda speed: f"{speed.tokens_per_s:.1f}"),
+    ("of the full cache's", "number", lambda speed: f"{speed.relative:.2f}"),
+)
+PEAKS: Final[Sequence[Spec[tuple[str, Peak]]]] = (
+    ("cache", "text", lambda named: named[0]),
+    ("peak MB", "number", lambda named: f"{named[1].peak_bytes / 2**20:.1f}"),
+    ("KV MB held", "number", lambda named: f"{named[1].kv_bytes / 2**20:.1f}"),
+    ("slots x bytes MB", "number", lambda named: f"{named[1].expected_kv_bytes / 2**20:.1f}"),
+)
+GROWTHS: Final[Sequence[Spec[Growth]]] = (
+    ("composition", "compose", lambda growth: growth.compose),
+    ("exponent", "number", lambda growth: "–" if growth.exponent is None else f"{growth.exponent:.2f}"),
+)

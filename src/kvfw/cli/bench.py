@@ -84,6 +84,8 @@ def _show(found: "Findings", out: Path | None, json_only: bool) -> None:
         return
     from rich.console import Console
 
+    from kvfw.report.terminal import rich_table
+
     console = Console()
-    for table in tables(found):
-        console.print(table, "")
+    for grid in tables(found):
+        console.print(rich_table(grid, console.width), "")
