@@ -111,7 +111,7 @@ FAULTS = [
     ("snapkv:0.5+¦ewmeans:0.5", "ewmeans is a merger: merge(merger=ewmeans)"),
     ("¦pre", "pre is a space: merge(merger=...,space=pre)"),
     ("¦niah", 'niah is a task: --task "niah"'),
-    ("¦recall", "recall is a metric: every run measures it"),
+    ("¦kv_mb", "kv_mb is a metric: every run measures it"),
     ("ewmeans_pre(weight=¦snapkw)", "unknown scorer 'snapkw'. Did you mean snapkv? Known: "),
     ("ewmeans_pre(weight=¦uniform)", "unknown scorer 'uniform'"),
     ("select(scorer=position,selector=¦evenli)", "unknown selector 'evenli'. Did you mean evenly?"),

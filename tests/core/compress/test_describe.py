@@ -33,8 +33,15 @@ def test_an_option_may_hold_a_part() -> None:
         (Kind.SCORER, "position", ("position",)),
         (Kind.SELECTOR, "evenly", ("select(scorer=snapkv,selector=evenly)",)),
         (Kind.SPACE, "pre", ("merge(merger=ewmeans,space=pre)",)),
-        (Kind.TASK, "niah", ('--task "niah"', '--task "niah(haystack=none,begin_answer=true)"')),
-        (Kind.METRIC, "recall", ()),
+        (
+            Kind.TASK,
+            "niah",
+            (
+                '--task "niah"',
+                '--task "niah(contexts=[1024],depths=[10,30,50,70,90],seeds=1,haystack=none,begin_answer=true)"',
+            ),
+        ),
+        (Kind.METRIC, "kv_mb", ()),
         (Kind.MODEL, "smollm2-135m", ("--model smollm2-135m",)),
         (Kind.MODEL, "minilm-l6", ()),
     ],

@@ -55,7 +55,7 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
     if not isinstance(task, Task):
         raise UnsupportedError(f"task {config.task!r} has no `scores`, `check`, `samples` and `score`")
     fields = type(part).model_fields
-    shown = [f"{name}={text}" for name, text in texts.items() if text != default_text(fields[name])]
+    shown = [f"{name}={texts[name]}" for name, info in fields.items() if texts[name] != default_text(info)]
     assert built.spec is not None
     return task, built.spec.name + (f"({','.join(shown)})" if shown else "")
 
