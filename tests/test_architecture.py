@@ -173,7 +173,7 @@ def test_no_two_classes_share_a_name() -> None:
         ("kvfw.core.compose.composition", "from kvfw.core.compress.stages import Stage"),
         ("kvfw.core.compress.stages", "from kvfw.core.ops.kmeans.nearest import Search"),
         ("kvfw.model.cache.cache", "from kvfw.model.session.session import Session"),
-        ("kvfw.model.inspect.facts", "from kvfw.model.load.load import load_config"),
+        ("kvfw.model.inspect.facts", "from kvfw.model.load.load import load_model"),
         ("kvfw.runner.plan.prepare", "from kvfw.runner.execute.trial import fill"),
         ("kvfw.verify.checks.scorer", "from kvfw.verify.suite import PROPERTIES"),
         ("kvfw.analysis.results", "from kvfw.report.texts import number"),

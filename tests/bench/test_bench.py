@@ -187,7 +187,7 @@ def test_sums_that_are_timed_are_those_of_the_prefill(monkeypatch: pytest.Monkey
         calls.append(1)
         return column_sums(*args, **options)
 
-    monkeypatch.setattr("kvfw.model.session.session.column_sums", counted)
+    monkeypatch.setattr("kvfw.model.session.capture.column_sums", counted)
     model = random_llama(layers=3, heads=4, kv_heads=2, head_dim=8)
     filled = prefill(model, list(range(1, 90)), Needs(queries=89, column_sums=frozenset({0, 7})), sinks=4, recent=8)
     # Once a layer, so that timing them once is timing all.

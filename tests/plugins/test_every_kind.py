@@ -12,7 +12,7 @@ from kvfw.core.parts.spec import PartSpec
 from kvfw.core.registry.hooks import GROUP
 from kvfw.core.registry.registry import collect, register
 from kvfw.errors import RequestError, RunError, UnknownNameError
-from kvfw.model.load.load import load_config, resolve_model
+from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.execute.provenance import changed_versions
 from kvfw.runner.plan.metrics import metric_problems, registered_metrics
 
@@ -67,16 +67,16 @@ def test_all_of_them_work_in_a_run(
 def test_a_model_that_cannot_be_had_is_one_error(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = resolve_model(MODEL, registry)
+    source = open_model(MODEL, registry=registry).source
     assert (source.kind, source.location) == ("plugin", "helpers.stranger:x_folder")
     monkeypatch.delenv(stranger.FOLDER, raising=False)
     with pytest.raises(RunError, match=r"^model 'x-model.1' of stranger could not be had: KeyError: 'STRANGER_MODEL'$"):
-        load_config(source)
+        _ = OpenModel(source).config
     monkeypatch.setenv(stranger.FOLDER, str(tmp_path))
     with pytest.raises(RunError, match=r"^model 'x-model.1' of stranger is not usable: the folder .* holds no model"):
-        load_config(source)
+        _ = OpenModel(source).config
     with pytest.raises(UnknownNameError, match=r"did you mean x-model\.1.*\n.*as one of a plugin \(x-model\.1\)"):
-        resolve_model("x-model.2", registry)
+        open_model("x-model.2", registry=registry)
 
 
 def broken_metrics(provider: str) -> Registry:

@@ -19,7 +19,7 @@ from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import OptionError, PromptError
-from kvfw.model.load.load import LoadedModel, load_config, load_model, load_tokenizer, resolve_model
+from kvfw.model.load.load import LoadedModel, open_model
 from kvfw.runner.execute.provenance import hardware
 from kvfw.runner.plan.limits import check_positions
 
@@ -60,18 +60,16 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     """
     compositions = dict.fromkeys(parse(text, registry) for text in (*COMPRESSION_BARS, *request.compose))
     bound = [compressor(each, amount(ratio=RATIO), sinks=SINKS, recent=RECENT) for each in compositions]
-    source = resolve_model(request.model, registry)
-    tokenizer = load_tokenizer(source)
-    model_config = load_config(source)
-    at = _length_of_promises(request, model_config)
+    opened = open_model(request.model, registry=registry)
+    at = _length_of_promises(request, opened.config)
     contexts = tuple(sorted({*request.contexts, at}))
     for tokens in contexts:
-        check_positions("a context of", tokens, 16, request.model, model_config)
+        check_positions("a context of", tokens, 16, request.model, opened.config)
     lengths = tuple(sorted(set(request.scaling)))
     for tokens in (*contexts, *lengths):
         _check_compressible(tokens)
-    prompts = {tokens: prompt_ids(tokenizer, tokens, registry) for tokens in contexts}
-    loaded = load_model(source, device=request.device)
+    prompts = {tokens: prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
+    loaded = opened.load(device=request.device)
 
     def begin(what: str) -> Tell:
         tell(what)

@@ -17,17 +17,10 @@ from typing import Any
 import pytest
 
 from kvfw.errors import FetchError, OptionError, RequestError, UnknownNameError, UnsupportedError
+from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.hub import HubAnswer, ask_hub, explain_hub_failure
-from kvfw.model.load.load import (
-    LoadedModel,
-    ModelSource,
-    choose_device,
-    choose_dtype,
-    load_config,
-    load_model,
-    load_tokenizer,
-    resolve_model,
-)
+from kvfw.model.load.load import LoadedModel, OpenModel, load_model, open_model
+from kvfw.model.load.sources import ModelSource, resolve_model
 
 NOBODY_LISTENS = "http://127.0.0.1:9"
 
@@ -123,7 +116,7 @@ def test_folder_with_pickled_weights_only(llama: Path) -> None:
 
 def test_sentence_encoder_is_no_language_model() -> None:
     with pytest.raises(UnsupportedError, match="sentence encoder"):
-        load_config("minilm-l6")
+        _ = open_model("minilm-l6").config
 
 
 # --- loading a folder ------------------------------------------------------------------------------------
@@ -163,8 +156,8 @@ def test_attention_implementation_is_passed_on(saved_llama: Path) -> None:
 
 def test_config_and_tokenizer_need_no_weights(llama: Path) -> None:
     (llama / "model.safetensors").write_bytes(b"")
-    assert load_config(str(llama)).model_type == "llama"
-    assert load_tokenizer(str(llama))("a b")["input_ids"] == [1, 2]
+    assert open_model(str(llama)).config.model_type == "llama"
+    assert open_model(str(llama)).tokenizer("a b")["input_ids"] == [1, 2]
 
 
 # --- refusals --------------------------------------------------------------------------------------------
@@ -196,7 +189,7 @@ def test_unknown_attention_lists_the_allowed(saved_llama: Path, name: str) -> No
 def test_encoder_decoder_is_refused(llama: Path) -> None:
     change_config(llama, model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"])
     with pytest.raises(UnsupportedError, match="encoder-decoder"):
-        load_config(str(llama))
+        _ = open_model(str(llama)).config
 
 
 @pytest.mark.parametrize(
@@ -205,19 +198,19 @@ def test_encoder_decoder_is_refused(llama: Path) -> None:
 def test_other_kinds_are_refused(llama: Path, model_type: str, architecture: str) -> None:
     change_config(llama, model_type=model_type, architectures=[architecture])
     with pytest.raises(UnsupportedError, match="not a causal language model"):
-        load_config(str(llama))
+        _ = open_model(str(llama)).config
 
 
 def test_unknown_architecture_is_one_error(llama: Path) -> None:
     change_config(llama, model_type="no-such-type")
     with pytest.raises(UnsupportedError, match="no-such-type"):
-        load_config(str(llama))
+        _ = open_model(str(llama)).config
 
 
 def test_broken_config_is_one_error(llama: Path) -> None:
     (llama / "config.json").write_text("{")
     with pytest.raises(UnsupportedError, match="cannot be loaded"):
-        load_config(str(llama))
+        _ = open_model(str(llama)).config
 
 
 @pytest.mark.parametrize(
@@ -241,7 +234,7 @@ def test_a_value_that_transformers_cannot_use_is_one_error(llama: Path, fault: d
 def test_a_broken_tokenizer_is_one_error_about_its_own_files(llama: Path) -> None:
     (llama / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(UnsupportedError, match="the tokenizer files of"):
-        load_tokenizer(str(llama))
+        _ = open_model(str(llama)).tokenizer
 
 
 def test_broken_weights_are_one_error(llama: Path) -> None:
@@ -264,7 +257,7 @@ def test_code_of_the_model_does_not_run_unasked(llama: Path) -> None:
     (llama / "configuration_own.py").write_text("raise SystemExit('it ran')\n")
     change_config(llama, model_type="own", auto_map={"AutoConfig": "configuration_own.OwnConfig"})
     with pytest.raises(UnsupportedError, match="trust_remote_code=True"):
-        load_config(str(llama))
+        _ = open_model(str(llama)).config
 
 
 # --- the hub ---------------------------------------------------------------------------------------------
@@ -330,9 +323,28 @@ def test_unreachable_hub_is_an_answer() -> None:
 
 
 def test_offline_and_not_cached_is_one_error() -> None:
-    for load in (load_config, load_tokenizer, load_model):
+    opened = open_model("nobody/nothing", ask=offline)
+    for what in (lambda: opened.config, lambda: opened.tokenizer, opened.load):
         with pytest.raises(FetchError, match=r"'nobody/nothing' is not complete .* no route"):
-            load("nobody/nothing", ask=offline)
+            what()
+
+
+def test_an_open_model_asks_the_hub_once_and_reads_each_thing_once(saved_llama: Path) -> None:
+    asked: list[str] = []
+
+    def ask(name: str) -> HubAnswer:
+        asked.append(name)
+        return offline(name)
+
+    opened = OpenModel(ModelSource("some/llama", str(saved_llama), "hub"), ask=ask)
+    assert not asked
+    assert opened.config is opened.config
+    loaded = opened.load(device="cpu")
+    assert loaded.tokenizer is opened.tokenizer
+    assert opened.load(device="cpu") is loaded
+    assert opened.load(device="cpu", dtype="bfloat16").model is not loaded.model
+    assert {str(weight.dtype) for weight in loaded.model.parameters()} == {"torch.float32"}
+    assert asked == [str(saved_llama)]
 
 
 def test_gated_model_says_what_to_do() -> None:
@@ -387,7 +399,7 @@ def test_a_tokenizer_for_cutting_prompts_does_not_warn_of_long_texts(
     logging: Any = untyped
     logging.enable_propagation()
     try:
-        tokenizer = load_tokenizer(str(tiny_folder))
+        tokenizer = open_model(str(tiny_folder)).tokenizer
         tokenizer.model_max_length = 5
         with caplog.at_level("WARNING"):
             assert len(tokenizer.encode("a b c d e f g h i j")) > 5

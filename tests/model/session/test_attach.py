@@ -358,7 +358,7 @@ def test_an_old_prompt_leaves_no_queries_behind() -> None:
 
 def test_lexical_features_are_those_of_the_caches_own_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     # Odd ids count as rare. Neither an earlier prompt of the cache nor a forward with another cache may be mixed in.
-    monkeypatch.setattr("kvfw.model.session.session.rare_tokens", lambda _, ids: [float(i % 2) for i in ids])
+    monkeypatch.setattr("kvfw.model.session.compress.rare_tokens", lambda _, ids: [float(i % 2) for i in ids])
     tokenizer: Any = SimpleNamespace(all_special_ids=[], convert_ids_to_tokens=list)
     model, ids = tiny("llama"), prompt(LENGTH)
     options = PROTECTED | {"ratio": 4, "tokenizer": tokenizer}
@@ -428,17 +428,20 @@ def test_sampling_several_sequences_repeats_the_prompt() -> None:
     assert len({tuple(row) for row in out.tolist()}) == 3
 
 
-def test_assisted_decoding_is_refused_by_name() -> None:
+@pytest.mark.parametrize("kind", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_decoding_that_rolls_the_cache_back_is_refused_by_name(kind: str) -> None:
     model, ids = tiny("llama"), prompt(LENGTH)
-    with (
-        attach(model, "streaming", ratio=4, **PROTECTED) as cache,
-        pytest.raises((UnsupportedError, ValueError), match=r"[Aa]ssisted"),
-    ):
-        generate(model, ids, NEW, cache=cache, assistant_model=build("llama", seed=1))
+    options: dict[str, Any] = {kind: build("llama", seed=1) if kind == "assistant_model" else 2}
     with attach(model, "streaming", ratio=4, **PROTECTED) as cache:
         generate(model, ids, NEW, cache=cache)
-        with pytest.raises(UnsupportedError, match="assisted"):
+        with pytest.raises(UnsupportedError, match=f"cannot be cropped, so assisted .* {kind}="):
             cache.crop(-1)
+    with (
+        pytest.warns(UserWarning, match="compressed nothing"),
+        attach(model, "streaming", ratio=4, **PROTECTED) as cache,
+        pytest.raises(UnsupportedError, match="cannot be cropped"),
+    ):
+        generate(model, ids, NEW, cache=cache, **options)
 
 
 # --- what is refused -------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from helpers.tiny_models import (
     tiny,
 )
 from kvfw.core.state.state import KVState
-from kvfw.model.cache.cache import CompressedCache, CompressedLayer
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.cache.masks import layer_mask
 from kvfw.model.compat.routing import routed
 from kvfw.model.run.prefill import Prefill
@@ -62,6 +63,10 @@ class SlowReference:
 
     def __init__(self, states: dict[int, KVState]) -> None:
         self.states = states
+
+    def owns(self, module: nn.Module, key: Tensor) -> bool:
+        """All of them."""
+        return True
 
     def attend(
         self,
@@ -164,7 +169,7 @@ def unequal(first: Tensor, second: Tensor) -> float:
 def test_a_mask_without_causality_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = tiny("llama"), prompt(NEW, seed=2)
     right = at_once(model, ids, cache_of(model, "streaming"))
-    monkeypatch.setattr("kvfw.model.session.session.layer_mask", lambda *_, **__: torch.zeros(1, 1, NEW, 1))
+    monkeypatch.setattr("kvfw.model.session.attend.layer_mask", lambda *_, **__: torch.zeros(1, 1, NEW, 1))
     assert unequal(at_once(model, ids, cache_of(model, "streaming")), right) > 0.1
 
 
@@ -177,7 +182,7 @@ def test_a_bias_on_the_wrong_heads_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         # Heads 0 0 1 1 of a grouped model, laid out as 0 1 0 1.
         return None if mask is None else mask[:, [0, 2, 1, 3]]
 
-    monkeypatch.setattr("kvfw.model.session.session.layer_mask", tiled)
+    monkeypatch.setattr("kvfw.model.session.attend.layer_mask", tiled)
     assert unequal(at_once(model, ids, cache_of(model, COMPOSITIONS[-1])), right) > 0.1
 
 

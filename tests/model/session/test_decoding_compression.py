@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_column_sums_add_up_over_decoding_steps() -> None:
         cache.compressed_layers(), eager_attention(torch.cat((prompt(LENGTH), response(steps)), dim=1)), strict=True
     ):
         expected = attention[0].sum(1).view(2, 2, -1).mean(1)
-        close(layer.column_sums[0][0], expected, atol=5e-4)
+        close(layer.captured.sums[0][0], expected, atol=5e-4)
 
 
 def test_snapkv_scores_with_each_query_at_its_own_position(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +225,9 @@ def test_h2o_evicts_by_running_sums_like_a_slow_reference() -> None:
             forward(model, ids[:, :LENGTH], cache)
             for step in range(steps):
                 if next(forgetful) % every == 0:
-                    layers = cache.compressed_layers()
-                    layers[0].column_sums = {n: torch.zeros_like(s) for n, s in layers[0].column_sums.items()}
+                    layer = cache.compressed_layers()[0]
+                    zeros = {n: torch.zeros_like(s) for n, s in layer.captured.sums.items()}
+                    layer.captured = replace(layer.captured, sums=zeros)
                 forward(model, ids[:, LENGTH + step : LENGTH + step + 1], cache)
     assert [kept(cache.state(0), 0, head) for head in range(2)] != expected
 
@@ -235,8 +237,8 @@ def test_merging_divides_sums_and_loses_none() -> None:
     with attach(model, MERGED_SUMS, slots=30, compress_every=5, **PROTECTED) as cache:
         decoded(model, cache, 20, prompt(LENGTH))
     for layer in cache.compressed_layers():
-        close(layer.column_sums[0].sum(-1), torch.full((1, 2), float(LENGTH + 20)))
-        assert bool((layer.column_sums[0] >= 0).all())
+        close(layer.captured.sums[0].sum(-1), torch.full((1, 2), float(LENGTH + 20)))
+        assert bool((layer.captured.sums[0] >= 0).all())
 
 
 # --- batches, beams --------------------------------------------------------------------------------------
@@ -321,7 +323,7 @@ def test_without_it_nothing_is_kept_for_later() -> None:
         forward(model, prompt(LENGTH), cache)
         first = cache.state(0)
         forward(model, prompt(40), cache)
-        assert all(layer.window is None and not layer.column_sums for layer in cache.compressed_layers())
+        assert all(layer.captured.queries is None and not layer.captured.sums for layer in cache.compressed_layers())
     with attach(model, MERGED_SUMS, slots=30, compress_every=4, **PROTECTED) as other, torch.inference_mode():
         forward(model, prompt(LENGTH), other)
     assert same_bits(first, other.state(0))

@@ -54,7 +54,7 @@ def test_caps_and_sinks_decide_what_is_kept(name: str, forgotten: str, monkeypat
     def forgetful(*args: Any, **options: Any) -> Any:
         return column_sums(*args, **{key: value for key, value in options.items() if key != forgotten})
 
-    monkeypatch.setattr("kvfw.model.session.session.column_sums", forgetful)
+    monkeypatch.setattr("kvfw.model.session.capture.column_sums", forgetful)
     with pytest.raises(AssertionError):
         check_kept_sets(name)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers.tiny_models import Ragged, forward, generate, prompt, tiny
 from kvfw.core.state.state import KVState
-from kvfw.model.cache.cache import CompressedLayer
+from kvfw.model.cache.storage import PaddedStorage
 from kvfw.model.session.attach import attach
 from kvfw.model.session.session import Session
 
@@ -54,7 +54,7 @@ def test_nothing_of_the_full_cache_survives(composition: str) -> None:
         slots = 12 + (LENGTH - 12) // 4
         assert cache.report().kv_bytes == LAYERS * slots * KV_HEADS * (DIM + DIM) * 4
         assert cache.report().overhead_bytes == LAYERS * slots * KV_HEADS * 3 * 4
-        assert all(layer.window is None for layer in cache.compressed_layers())
+        assert all(layer.captured.queries is None for layer in cache.compressed_layers())
 
 
 def test_the_scan_finds_a_full_cache() -> None:
@@ -81,19 +81,19 @@ def test_one_layer_at_most_is_full_while_the_prompt_runs(composition: str, monke
     gc.collect()
     at_attention: list[int] = []
     at_hold: list[int] = []
-    attend, hold = Session.attend, CompressedLayer.hold
+    attend, hold = Session.attend, PaddedStorage.hold
 
     def watched_attend(self: Session, module: Any, query: Tensor, *args: Any, **kwargs: Any) -> Any:
         if query.shape[2] == LENGTH:
             at_attention.append(full_size_bytes())
         return attend(self, module, query, *args, **kwargs)
 
-    def watched_hold(self: CompressedLayer, state: KVState) -> None:
+    def watched_hold(self: PaddedStorage, state: KVState) -> None:
         hold(self, state)
         at_hold.append(full_size_bytes())
 
     monkeypatch.setattr(Session, "attend", watched_attend)
-    monkeypatch.setattr(CompressedLayer, "hold", watched_hold)
+    monkeypatch.setattr(PaddedStorage, "hold", watched_hold)
     with attach(tiny("llama"), composition, ratio=4, **PROTECTED) as cache, torch.inference_mode():
         forward(tiny("llama"), prompt(LENGTH), cache)
         compressed = held_bytes(cache)

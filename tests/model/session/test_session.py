@@ -142,13 +142,11 @@ def test_flash_attention_is_left_where_a_mask_is_needed(softcap: float | None) -
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.models.gemma2 import modeling_gemma2
 
-    from kvfw.model.session.plan import SessionPlan
-    from kvfw.model.session.session import Session, new_cache
+    from kvfw.model.compat.routing import model_attention
+    from kvfw.model.session.attend import taking_masks
 
-    model: Any = tiny("gemma3")
-    running = Session(model, new_cache(model), SessionPlan(needs=Needs(), sinks=0, recent=0))
-    running._base = "flash_attention_2"
     module = modeling_gemma2.Gemma2Attention.__new__(modeling_gemma2.Gemma2Attention)
-    chosen = running._attention(module, torch.zeros(1), {} if softcap is None else {"softcap": softcap})
+    name = taking_masks("flash_attention_2", {} if softcap is None else {"softcap": softcap})
+    chosen = model_attention(module, name)
     expected = sdpa_attention_forward if softcap is None else modeling_gemma2.eager_attention_forward
     assert chosen is expected

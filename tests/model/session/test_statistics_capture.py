@@ -57,7 +57,7 @@ def test_h2o_under_attach_is_the_same_in_chunks_and_at_once() -> None:
             for part in torch.split(ids, chunks, dim=1):
                 model(part, **passed(model, cache), use_cache=True)
         states.append([cache.state(i).positions for i in range(len(cache.layers))])
-        assert all(not layer.column_sums for layer in cache.compressed_layers())
+        assert all(not layer.captured.sums for layer in cache.compressed_layers())
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
 

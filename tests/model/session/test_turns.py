@@ -115,7 +115,7 @@ def test_masses_and_positions_come_through_three_compressions(composition: str) 
                 assert state.positions[0, :, -8:].tolist() == [list(range(seen - 8, seen))] * 2
                 assert state.positions[0, :, :4].tolist() == [[0, 1, 2, 3]] * 2
                 # Attention of every query so far, though most of its slots were merged: nothing of it is lost.
-                for sums in layer.column_sums.values():
+                for sums in layer.captured.sums.values():
                     close(sums.sum(-1), torch.full((1, 2), float(seen)))
 
 

@@ -10,6 +10,9 @@ import pytest
 
 from kvfw.core.contracts.records import TrialRecord
 from kvfw.errors import BudgetError, KvfwError, OptionError, PromptError, RequestError, SpecError, UnknownNameError
+from kvfw.model.load.hub import HubAnswer
+from kvfw.model.load.load import OpenModel
+from kvfw.model.load.sources import ModelSource
 from kvfw.runner.execute.evaluate import Silent
 from kvfw.runner.execute.evaluate import evaluate as evaluate_and_report
 from kvfw.runner.plan.config import EvalConfig
@@ -156,9 +159,24 @@ def test_a_finished_run_resumes_without_loading_a_model(
 ) -> None:
     settings = config(tiny_folder, tmp_path / "run")
     first = evaluate(settings)
-    monkeypatch.setattr("kvfw.model.load.load.load_model", never_load)
+    monkeypatch.setattr("kvfw.model.load.load.OpenModel.load", never_load)
     again = evaluate(settings.model_copy(update={"resume": True}))
     assert again.results == first.results
+
+
+def test_a_run_asks_the_hub_once(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(name: str) -> HubAnswer:
+        asked.append(name)
+        return HubAnswer(reachable=False, trouble="no route")
+
+    def opened(name: str, **others: Any) -> OpenModel:
+        return OpenModel(ModelSource(name, name, "hub"), ask=ask)
+
+    monkeypatch.setattr("kvfw.runner.plan.prepare.open_model", opened)
+    evaluate(config(tiny_folder, tmp_path / "run"))
+    assert asked == [str(tiny_folder)]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +217,7 @@ def test_wrong_requests_are_refused_before_weights_load(
     error: type[KvfwError],
     words: str,
 ) -> None:
-    monkeypatch.setattr("kvfw.model.load.load.load_model", never_load)
+    monkeypatch.setattr("kvfw.model.load.load.OpenModel.load", never_load)
     out = tmp_path / "run"
     with pytest.raises(error, match=words) as caught:
         evaluate(config(tiny_folder, **{"out": out, **change}))
@@ -215,7 +233,7 @@ def test_what_needs_no_tokenizer_is_refused_before_anything_is_fetched(
 ) -> None:
     monkeypatch.setenv("KVFW_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(
-        "kvfw.model.load.load.ensure_embedded", lambda *args, **kwargs: pytest.fail("something was fetched")
+        "kvfw.model.load.files.ensure_embedded", lambda *args, **kwargs: pytest.fail("something was fetched")
     )
     with pytest.raises(PromptError):
         evaluate(EvalConfig(out=tmp_path / "run", **change))

@@ -20,7 +20,7 @@ def take(state: KVState, chosen: Bool[Tensor, "B Hkv N"]) -> KVState:
     width = int(counts.max()) if counts.numel() else 0
     index = chosen_slots(chosen, width)
     real = torch.arange(width, device=chosen.device) >= width - counts
-    return _blanked(gather(state, index), real)
+    return blanked(gather(state, index), real)
 
 
 def chosen_slots(chosen: Bool[Tensor, "B Hkv N"], width: int) -> Int64[Tensor, "B Hkv K"]:
@@ -115,7 +115,8 @@ def _widened(state: KVState, width: int) -> KVState:
     )
 
 
-def _blanked(state: KVState, real: Bool[Tensor, "B Hkv N"]) -> KVState:
+def blanked(state: KVState, real: Bool[Tensor, "B Hkv N"]) -> KVState:
+    """The state with every slot empty, in its place, that is not real."""
     if bool(real.all()):
         return state
     gone = ~real

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.inspect.adapters import NO_ADAPTERS, active_adapters, tuned_modules
 from kvfw.model.inspect.layers import text_config
 from kvfw.model.inspect.support import fresh_layers
 
@@ -18,9 +19,12 @@ SAMPLES = 16
 
 
 def fingerprint(model: PreTrainedModel) -> Fingerprint:
-    """Architecture, shape, rotation, precision and a hash of some of the weights; values that JSON has.
+    """Architecture, shape, rotation, precision, adapters and a hash of some of the weights; values that JSON has.
 
     The weights are sampled, not read: it takes milliseconds, and a change of few single weights can go unseen.
+
+    Raises:
+        UnsupportedError: weights are offloaded, so that there is nothing to sample.
     """
     config = text_config(model)
     heads = config.num_attention_heads
@@ -33,12 +37,20 @@ def fingerprint(model: PreTrainedModel) -> Fingerprint:
         "sliding window": getattr(config, "sliding_window", None),
         "RoPE": _plain(getattr(config, "rope_parameters", None)),
         "dtype": str(model.dtype).removeprefix("torch."),
+        "adapters": active_adapters(model),
         "weights": _sampled(model),
     }
 
 
+def made_by(cache: CompressedCache, model: PreTrainedModel) -> Fingerprint:
+    """The fingerprint of the model that made a cache, with the adapters that were active then."""
+    return {**fingerprint(model), "adapters": cache.adapters}
+
+
 def differences(theirs: Fingerprint, ours: Fingerprint) -> str:
     """What differs, in words; empty where nothing does. Weights count only where all else is the same."""
+    # A cache saved before adapters were part of it has no word of them.
+    theirs = {"adapters": NO_ADAPTERS} | theirs
     names = [name for name in ours if name != "weights" and theirs.get(name) != ours[name]]
     said = [f"{name} {_short(theirs.get(name))} there, {_short(ours[name])} here" for name in names]
     if not said and theirs.get("weights") != ours["weights"]:
@@ -47,7 +59,7 @@ def differences(theirs: Fingerprint, ours: Fingerprint) -> str:
 
 
 def check_same_model(cache: CompressedCache, model: PreTrainedModel) -> None:
-    """Refuses a cache that another model made.
+    """Refuses a cache that another model made, or this one with other adapters.
 
     Raises:
         UnsupportedError: naming what differs; or the model that made it is not known any more.
@@ -57,7 +69,11 @@ def check_same_model(cache: CompressedCache, model: PreTrainedModel) -> None:
             "the model that made this cache is not in memory any more, so nothing says that it was this one; keep it, "
             "or save the cache (kvfw.save_cache) while it is there and load it for this one"
         )
-    if said := differences(fingerprint(cache.made_for), fingerprint(model)):
+    if cache.made_for is model:
+        said = differences({"adapters": cache.adapters}, {"adapters": active_adapters(model), "weights": None})
+    else:
+        said = differences(made_by(cache, cache.made_for), fingerprint(model))
+    if said:
         raise UnsupportedError(f"this cache was made by another model: {said}. Use that one, or run the prompt again")
 
 
@@ -77,7 +93,15 @@ def _short(value: Any) -> str:
 @torch.no_grad()
 def _sampled(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
+    for name, module in tuned_modules(model):
+        digest.update(f"{name} {getattr(module, 'scaling', None)}".encode())
     for name, weight in sorted(model.named_parameters()):
+        if weight.is_meta:
+            raise UnsupportedError(
+                f"weights of this model are offloaded ({name}), so kvfw cannot tell it from other models, as saving, "
+                "loading and moving a cache to another model object need; load it without offloading, or go on inside "
+                "one block"
+            )
         flat = weight.detach().reshape(-1)
         step = max(1, flat.numel() // SAMPLES)
         digest.update(name.encode())

@@ -17,10 +17,13 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.state.state import KVState
 from kvfw.errors import OptionError, RunError, UnsupportedError
-from kvfw.model.cache.cache import CompressedCache, CompressedLayer
-from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint, made_by
+from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.inspect.adapters import active_adapters
 from kvfw.model.inspect.layers import attention_modules
-from kvfw.model.inspect.support import fresh_layers
+from kvfw.model.inspect.support import check_is_model, fresh_layers, runs_on
 from kvfw.store.atomic import cause, write_atomic
 
 #: Name of the one entry of a file's metadata that says what it is.
@@ -87,11 +90,7 @@ def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
         OptionError: the path is none.
         SavedCacheError: the file cannot be read, or is none of :func:`save_cache`.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedError(
-            f"load_cache takes a transformers model, not {type(model).__name__}; of what load_model returns, pass "
-            ".model"
-        )
+    check_is_model(model, "load_cache")
     file = _file("load_cache", path)
     try:
         with file.open("rb"):
@@ -119,13 +118,14 @@ def to_bytes(cache: CompressedCache) -> bytes:
     model = cache.made_for
     if model is None:
         raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
+    cache.check_whole()
     tensors: dict[str, Tensor] = {}
     layers = []
     for index, layer in enumerate(cache.layers):
         own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
         tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
         layers.append(about)
-    header = {"version": VERSION, "model": fingerprint(model), "layers": layers, "compress_s": cache.compress_s}
+    header = {"version": VERSION, "model": made_by(cache, model), "layers": layers, "compress_s": cache.compress_s}
     return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
 
 
@@ -164,6 +164,7 @@ def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
             f"{path} is not the file that kvfw.save_cache wrote: {type(error).__name__}: {error}; save it again"
         ) from None
     cache.made_for = model
+    cache.adapters = active_adapters(model)
     return cache
 
 
@@ -182,18 +183,12 @@ def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -
 
 
 def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if not layer.compressed or layer.tokens is None or layer._next is None:
+    if not layer.compressed:
         raise UnsupportedError(
             f"layer {index} of this cache is empty or its prompt is not over; save it once the prompt was compressed"
         )
-    parts = {name: getattr(layer.state, name) for name in STATE}
-    parts |= {"tokens": layer.tokens, "next": layer._next}
-    parts |= {f"sums.{distance}": sums for distance, sums in layer.column_sums.items()}
-    if layer.window is not None:
-        parts |= {"queries": layer.window[0], "query_positions": layer.window[1]}
-    if layer.inv_freq is not None:
-        parts["inv_freq"] = layer.inv_freq
-    return parts, {"kind": "compressed", "seen": layer.seen, "compressed_at": layer.compressed_at}
+    tensors, numbers = layer.captured.written()
+    return tensors | {name: getattr(layer.state, name) for name in STATE}, {"kind": "compressed", **numbers}
 
 
 def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -209,7 +204,7 @@ def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor])
     KeyError, TypeError, ValueError: the header and the tensors do not fit each other or the model.
     """
     layers: list[CacheLayerMixin] = []
-    places = [next(module.parameters()).device for module in attention_modules(model)]
+    places = [runs_on(module) for module in attention_modules(model)]
     fresh = fresh_layers(model.config)
     for index, (about, place, empty) in enumerate(zip(header.layers, places, fresh, strict=True)):
         own = {
@@ -228,16 +223,7 @@ def _compressed(own: dict[str, Tensor], about: dict[str, Any]) -> CompressedLaye
     shapes = {tuple(getattr(state, name).shape[:3]) for name in STATE}
     if len(shapes) != 1 or own["tokens"].shape != own["next"].shape or own["tokens"].shape != state.keys.shape[:1]:
         raise ValueError(f"its tensors have shapes that do not fit: {sorted(shapes)}")
-    layer = CompressedLayer.of_state(state, int(about["seen"]))
-    layer.compressed_at = int(about["compressed_at"])
-    layer.tokens, layer._next = own["tokens"], own["next"]
-    layer.column_sums = {
-        int(name.removeprefix("sums.")): part for name, part in own.items() if name.startswith("sums.")
-    }
-    if "queries" in own:
-        layer.window = (own["queries"], own["query_positions"])
-    layer.inv_freq = own.get("inv_freq")
-    return layer
+    return CompressedLayer.of_state(state, Captured.read(own, {"compressed": True, **about}))
 
 
 def _sliding(empty: CacheLayerMixin, own: dict[str, Tensor], about: dict[str, Any]) -> CacheLayerMixin:

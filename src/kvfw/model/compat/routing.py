@@ -1,24 +1,43 @@
-"""Routes a model's attention through a function of ours, and back. No forward is copied or patched."""
+"""Routes a model's attention through functions of ours, and back. No forward is copied or patched."""
 
 import itertools
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kvfw.errors import UnsupportedError
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
-#: Numbers the routes: nested or concurrent ones never share a name.
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: Numbers the routes: those of two models never share a name.
 _numbers = itertools.count()
+#: Held while a block is entered or left: a route is found, made and removed by one thread at a time.
+_lock = threading.Lock()
+
+
+def uncompiled(function: _F) -> _F:
+    """Keeps a function, and all that it calls, out of torch's compiler."""
+    disable: Any = torch.compiler.disable
+    kept: _F = disable(function)
+    return kept
 
 
 class Observer(Protocol):
-    """Sees every attention call of a model, and the padding mask of every forward."""
+    """Computes the attention of the calls that are its own."""
+
+    def owns(self, module: nn.Module, key: Tensor) -> bool:
+        """Whether a call of attention is this observer's: by the cache that its keys came from."""
+        ...
 
     def attend(
         self,
@@ -33,39 +52,117 @@ class Observer(Protocol):
         ...
 
     def see_padding(self, padding: Tensor | None) -> None:
-        """Told before the layers run: the 2-D mask ``[B, seen + new]``, True for real tokens; None for all real."""
+        """Told before each call: the 2-D mask ``[B, seen + new]``, True for real tokens; None for all real."""
         ...
+
+
+class _Route:
+    """The one route of a model, which all open blocks on it share; each call goes to the block that owns it.
+
+    Args:
+        model: the model.
+
+    Raises:
+        UnsupportedError: transformers makes no masks for the model's attention.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.base: str = _implementation(model)
+        if self.base not in ALL_MASK_ATTENTION_FUNCTIONS:
+            raise UnsupportedError(
+                f"attention implementation {self.base!r} has no mask function, so kvfw cannot stand in for it; use "
+                "sdpa or eager"
+            )
+        self.name = f"kvfw_{next(_numbers)}"
+        #: In order of entering; never changed in place, since other threads may be looking through it.
+        self.observers: tuple[Observer, ...] = ()
+        self._base_mask = ALL_MASK_ATTENTION_FUNCTIONS[self.base]
+        # A forward runs in one thread, and makes its mask before its layers attend.
+        self._forward = threading.local()
+        configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
+        self._before = [(config, config._attn_implementation) for config in configs.values()]
+
+    def open(self) -> None:
+        """Lets the model's attention go this way."""
+        AttentionInterface.register(self.name, self.attend)
+        AttentionMaskInterface.register(self.name, self.mask)
+        for config, _ in self._before:
+            config._attn_implementation_internal = self.name
+
+    def close(self) -> None:
+        """Gives every configuration what it had, and lets transformers forget the name."""
+        for config, before in self._before:
+            config._attn_implementation_internal = before
+        AttentionInterface._global_mapping.pop(self.name, None)
+        AttentionMaskInterface._global_mapping.pop(self.name, None)
+
+    @uncompiled
+    def mask(self, *args: Any, **kwargs: Any) -> Any:
+        """Makes the mask that the model's own attention has, and remembers the padding in it."""
+        self._forward.padding = kwargs.get("attention_mask")
+        return self._base_mask(*args, **kwargs)
+
+    @uncompiled
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, *rest: Any, **kwargs: Any) -> Any:
+        """Hands a call to its owner, or to the model's own attention. Observers keep states: they are not compiled."""
+        owner = next((one for one in reversed(self.observers) if one.owns(module, key)), None)
+        if owner is None:
+            return model_attention(module, self.base)(module, query, key, *rest, **kwargs)
+        owner.see_padding(getattr(self._forward, "padding", None))
+        return owner.attend(module, query, key, *rest, **kwargs)
 
 
 @contextmanager
 def routed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
-    """Inside the block all attention of ``model`` goes through ``observer``.
+    """Inside the block the attention calls of ``model`` that ``observer`` owns go to it.
 
-    The name under which it is registered lives as long as the block; afterwards, also after an exception, every
-    configuration is as it was and transformers knows nothing of it any more.
+    Blocks on one model may be entered and left in any order and by several threads. Once the last one is left, also by
+    an exception, every configuration is as it was and transformers knows nothing of the route any more.
+
+    Raises:
+        UnsupportedError: transformers makes no masks for the model's attention.
     """
-    name = f"kvfw_{next(_numbers)}"
-    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    base = model.config.get_text_config(decoder=True)._attn_implementation
-    if base not in ALL_MASK_ATTENTION_FUNCTIONS:
-        raise UnsupportedError(
-            f"attention implementation {base!r} has no mask function, so kvfw cannot stand in for it; use sdpa or eager"
-        )
-    base_mask = ALL_MASK_ATTENTION_FUNCTIONS[base]
-
-    def mask(*args: Any, **kwargs: Any) -> Any:
-        observer.see_padding(kwargs.get("attention_mask"))
-        return base_mask(*args, **kwargs)
-
-    AttentionInterface.register(name, observer.attend)
-    AttentionMaskInterface.register(name, mask)
+    with _lock:
+        route = _open_route(model)
+        if route is None:
+            route = _Route(model)
+            route.observers = (observer,)
+            route.open()
+        else:
+            route.observers = (*route.observers, observer)
     try:
-        for config in configs.values():
-            config._attn_implementation_internal = name
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation_internal = before[key]
-        AttentionInterface._global_mapping.pop(name, None)
-        AttentionMaskInterface._global_mapping.pop(name, None)
+        with _lock:
+            left = tuple(one for one in route.observers if one is not observer)
+            if left:
+                route.observers = left
+            else:
+                route.close()
+
+
+def own_implementation(model: PreTrainedModel) -> str:
+    """transformers' name of the model's own attention, also while it is routed."""
+    route = _open_route(model)
+    return _implementation(model) if route is None else route.base
+
+
+def model_attention(module: nn.Module, name: str) -> Attention:
+    """The function that an attention module would call under one of transformers' names."""
+    found: Attention = (
+        sys.modules[type(module).__module__].eager_attention_forward
+        if name == "eager"
+        else ALL_ATTENTION_FUNCTIONS[name]
+    )
+    return found
+
+
+def _implementation(model: PreTrainedModel) -> str:
+    name: str = model.config.get_text_config(decoder=True)._attn_implementation
+    return name
+
+
+def _open_route(model: PreTrainedModel) -> _Route | None:
+    """The route that is open for a model: transformers has it under the name in the configuration."""
+    found = getattr(AttentionInterface._global_mapping.get(_implementation(model)), "__self__", None)
+    return found if isinstance(found, _Route) else None

@@ -5,11 +5,15 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from kvfw.errors import UnsupportedError
 from kvfw.model.inspect.probe import Probed
 from kvfw.model.inspect.rotary import RotaryReader, rotary_reader
 from kvfw.model.inspect.support import check_supported, compressible
+
+#: What families call the output projection of their attention.
+PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo", "proj")
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Layer:
         index: its place in the model and in the cache.
         kv_heads: number of KV heads.
         compressible: False for sliding-window layers, which are left as they are.
-        output_projection: weight of the output projection, where the model names one.
+        output_projection: weight ``[out, H * Dv]`` of the output projection; None where kvfw cannot find or read it.
         key_dim, value_dim: size of a head's key and value.
         softcap: cap of the attention logits, where it has one.
         sinks: whether its heads have attention sinks of their own.
@@ -47,6 +51,19 @@ class Anatomy:
     def compressible(self) -> tuple[Layer, ...]:
         """The layers that compression touches."""
         return tuple(layer for layer in self.layers if layer.compressible)
+
+    def check_projections(self, name: str) -> None:
+        """For parts that need the output projection of every compressible layer.
+
+        Raises:
+            UnsupportedError: a layer's cannot be found; ``name`` is what the error calls the model.
+        """
+        if missing := [str(layer.index) for layer in self.compressible if layer.output_projection is None]:
+            raise UnsupportedError(
+                f"this composition needs the attention's output projection, and layers {', '.join(missing)} of {name} "
+                f"have none that kvfw can read: a matrix in memory, called {', '.join(PROJECTIONS)}, with a column per "
+                "coordinate of the heads' outputs. Use a composition without Needs(projection=True)"
+            )
 
 
 def text_config(model: PreTrainedModel) -> Any:
@@ -76,7 +93,7 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
             index=i,
             kv_heads=shape.kv_heads,
             compressible=compressible(slot, name, i),
-            output_projection=getattr(getattr(module, "o_proj", None), "weight", None),
+            output_projection=_output_projection(module, shape.value_dim),
             key_dim=shape.key_dim,
             value_dim=shape.value_dim,
             softcap=shape.softcap,
@@ -85,6 +102,17 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
         for i, (slot, module, shape) in enumerate(zip(slots, modules, shapes, strict=True))
     )
     return Anatomy(layers, rotary)
+
+
+def _output_projection(attention: Any, value_dim: int) -> Tensor | None:
+    """The weight, as ``[out, in]``, of the named module that takes the outputs of all query heads side by side."""
+    width = int(attention.config.num_attention_heads) * value_dim
+    for module in filter(None, (getattr(attention, name, None) for name in PROJECTIONS)):
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor) and weight.ndim == 2 and not weight.is_meta:
+            upright = weight.T if isinstance(module, Conv1D) else weight
+            return upright if upright.shape[1] == width else None
+    return None
 
 
 def _configured(config: Any) -> Probed:

@@ -1,6 +1,7 @@
 """Asks a model's attention layers what they do to keys, by calling them on one token of zeros."""
 
 import inspect
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from kvfw.errors import UnsupportedError
 from kvfw.model.compat.routing import routed
+from kvfw.model.inspect.support import runs_on
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class _KeyProbe:
 
     def __init__(self) -> None:
         self.seen: tuple[Tensor, Tensor, dict[str, Any]] | None = None
+        self._thread = threading.get_ident()
+
+    def owns(self, module: nn.Module, key: Tensor) -> bool:
+        """All calls of this thread: it does nothing else meanwhile."""
+        return threading.get_ident() == self._thread
 
     def attend(
         self,
@@ -95,7 +102,7 @@ def _ask(
     if "position_embeddings" not in inspect.signature(attention.forward).parameters:
         return None
     config: Any = attention.config
-    device = next(attention.parameters(), torch.empty(0)).device
+    device = runs_on(attention)
     hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=device)
     table = torch.full((1, 1, table_width), torch.nan, dtype=dtype, device=device)
     try:

@@ -76,6 +76,11 @@ def rotary_reader(
     layer_types = tuple(getattr(config, "layer_types", None) or ()) if per_type else ()
     if per_type and not (layer_types and hasattr(module, f"{layer_types[0]}_inv_freq")):
         raise _hidden_rotation(attentions[0])
+    if _table(module, layer_types[0] if layer_types else None)[0].is_meta:
+        raise UnsupportedError(
+            f"the rotary frequencies of {type(model).__name__} are offloaded, so kvfw cannot read them; load the model "
+            "without offload_buffers=True"
+        )
     # Asked of a copy: dynamic variants change their frequencies whenever they are called.
     tables, rope = _probe_tables(copy.deepcopy(module), layer_types)
     probed = probe_layers(model, attentions, tables[0].shape[-1], rope.rotary_dim)

@@ -2,6 +2,8 @@
 
 from typing import Any, cast
 
+import torch
+from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -63,6 +65,20 @@ def check_supported(
     return layers
 
 
+def check_is_model(model: object, function: str) -> None:
+    """Refuses what is no transformers model, and names the model inside where there is one.
+
+    Raises:
+        UnsupportedError: with what to pass instead.
+    """
+    if isinstance(model, PreTrainedModel):
+        return
+    inside = model.named_modules() if isinstance(model, nn.Module) else ()
+    path = next((path for path, part in inside if isinstance(part, PreTrainedModel)), None)
+    advice = f"pass .{path} of it" if path else "pass .model of what load_model returns"
+    raise UnsupportedError(f"{function} takes a transformers model, not {type(model).__name__}; {advice}")
+
+
 def check_kind(config: PreTrainedConfig, name: str) -> None:
     """Whether this is a causal language model at all.
 
@@ -95,6 +111,13 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
 def fresh_layers(config: PreTrainedConfig) -> tuple[CacheLayerMixin, ...]:
     """One empty cache layer per model layer, as transformers itself would make them."""
     return tuple(cast(list[CacheLayerMixin], DynamicCache(config=config.get_text_config(decoder=True)).layers))
+
+
+def runs_on(module: nn.Module) -> torch.device:
+    """The device a module computes on: of one that accelerate offloads, where its weights are brought for a forward."""
+    hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
+    brought = next((device for hook in hooks if (device := getattr(hook, "execution_device", None)) is not None), None)
+    return torch.device(brought) if brought is not None else next(module.parameters(), torch.empty(0)).device
 
 
 def compressible(layer: CacheLayerMixin, model_name: str, index: int) -> bool:

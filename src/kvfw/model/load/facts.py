@@ -12,7 +12,8 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.inspect.layers import Anatomy, Layer, anatomy
 from kvfw.model.inspect.skeleton import skeleton
 from kvfw.model.inspect.support import causal_class, check_kind, check_supported, fresh_layers
-from kvfw.model.load.load import load_any_config
+from kvfw.model.load.load import OpenModel
+from kvfw.model.load.sources import lone_config, resolve_model
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def inspect_model(name: str, *, dtype: str = "auto", trust_remote_code: bool = F
         UnknownNameError, FetchError: no such model, or it cannot be had.
         UnsupportedError: its configuration cannot be read.
     """
-    config = load_any_config(name, trust_remote_code=trust_remote_code)
-    return inspect_config(config, name, dtype=dtype, trust_remote_code=trust_remote_code)
+    opened = OpenModel(lone_config(name) or resolve_model(name), trust_remote_code=trust_remote_code)
+    return inspect_config(opened.any_config, name, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
 def inspect_config(

@@ -19,7 +19,8 @@ from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.slots import stack
 from kvfw.core.state.state import KVState
 from kvfw.errors import UnsupportedError
-from kvfw.model.cache.cache import CompressedCache, CompressedLayer
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.compat.clock import clock_s
 from kvfw.model.compat.versions import passed
 from kvfw.model.run.parallel import map_layers
@@ -95,7 +96,7 @@ class Prefill:
                 for i, layer in enumerate(self.cache.layers)
             ]
         )
-        cache.made_for = self.cache.made_for
+        cache.made_for, cache.adapters = self.cache.made_for, self.cache.adapters
         return cache
 
     def full(self) -> CompressedCache:

@@ -19,6 +19,7 @@ from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.fingerprint import check_same_model
 from kvfw.model.compat.versions import cache_name
+from kvfw.model.inspect.support import check_is_model
 from kvfw.model.session.plan import SessionPlan
 from kvfw.model.session.session import Session, new_cache
 
@@ -84,10 +85,7 @@ def attach(
             prompt without room for its amount, RunError for keys that are not finite, UnsupportedError for what
             cannot be done right.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedError(
-            f"attach takes a transformers model, not {type(model).__name__}; of what load_model returns, pass .model"
-        )
+    check_is_model(model, "attach")
     plan = _plan(
         composition,
         {"ratio": ratio, "slots": slots, "keep": keep},
@@ -105,9 +103,9 @@ def attach(
         used = cache
     elif composition is None:
         raise SpecError("there is no composition; without one, pass the compressed cache to go on with (cache=)", "", 0)
-    with Session(model, used, plan).running():
+    with Session(model, used, plan).running() as session:
         yield used
-    if not any(layer.compressed for layer in used.compressed_layers()):
+    if not session.has_compressed and not any(layer.compressed for layer in used.compressed_layers()):
         said = "no prompt went through it" if not used.get_seq_length() else "the prompt did not end in it"
         warnings.warn(
             f"kvfw.attach compressed nothing: {said}. Pass the cache to the model ({cache_name(model)}=cache); check "
@@ -171,7 +169,8 @@ def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
     """Refuses to go on with a cache that a block with this model could not use.
 
     Raises:
-        UnsupportedError: it is no compressed cache, in use, of another model, or nothing was compressed in it.
+        UnsupportedError: it is no compressed cache, in use, of another model, made with other adapters, or nothing was
+            compressed in it.
     """
     if not isinstance(cache, CompressedCache):
         raise UnsupportedError(
@@ -179,8 +178,8 @@ def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
         )
     if any(layer.attached for layer in cache.compressed_layers()):
         raise UnsupportedError("this cache belongs to a block that is still open; go on inside that block")
-    if cache.made_for is not model:
-        check_same_model(cache, model)
+    cache.check_whole()
+    check_same_model(cache, model)
     if not all(layer.compressed for layer in cache.compressed_layers()):
         raise UnsupportedError(
             "no prompt was compressed in this cache; leave out cache= and pass generate the cache that the block gives"

@@ -5,7 +5,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from kvfw.errors import UnsupportedError
-from kvfw.model.cache.cache import CompressedCache, CompressedLayer
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.compat.versions import cache_name
 
 
@@ -19,34 +20,42 @@ def table_switch(config: Any) -> int | None:
     return int(found if found is not None else config.max_position_embeddings)
 
 
-def check_switch(
-    switch: int, count: int, layer: CompressedLayer | None, cache: CompressedCache, model: PreTrainedModel
-) -> None:
+def check_switch(switch: int, count: int, layer: CompressedLayer) -> None:
     """A cache whose keys were rotated by one table cannot be continued with the other.
 
     Args:
         switch: tokens beyond which the model rotates by the other table.
         count: new tokens of this forward.
-        layer: the layer of the cache that they were just added to; None where the forward goes without it.
-        cache: the cache.
-        model: the model that runs.
+        layer: the layer of the cache that they were just added to.
 
     Raises:
-        UnsupportedError: this forward takes the cache across the switch, or ``generate`` left the cache behind there.
+        UnsupportedError: this forward takes the cache across the switch.
     """
-    if layer is None:
-        if count > switch >= cache.get_seq_length():
-            name = cache_name(model)
-            raise UnsupportedError(
-                f"LongRoPE rotates by other frequencies beyond {switch} tokens, and this model's generate() drops its "
-                "cache there. Run a prompt that is longer through the model before it: model(input_ids[:, :-1], "
-                f"{name}=cache), then generate(input_ids, {name}=cache). Other prompts belong outside kvfw.attach"
-            )
-        return
     before = layer.seen - count
     if 0 < before <= switch < layer.seen:
         raise UnsupportedError(
             f"LongRoPE rotates by other frequencies beyond {switch} tokens, so the {before} keys of this cache do not "
             f"fit what follows them. Give a prompt of more than {switch} tokens in one forward, or stay below with "
             "prompt and response together"
+        )
+
+
+def check_dropped(switch: int, count: int, cache: CompressedCache, model: PreTrainedModel) -> None:
+    """``generate`` leaves a cache behind where the table changes.
+
+    Args:
+        switch: tokens beyond which the model rotates by the other table.
+        count: tokens of a forward without a cache of kvfw's.
+        cache: the cache of the block that is open.
+        model: the model that runs.
+
+    Raises:
+        UnsupportedError: this forward should have gone into the cache.
+    """
+    if count > switch >= cache.get_seq_length():
+        name = cache_name(model)
+        raise UnsupportedError(
+            f"LongRoPE rotates by other frequencies beyond {switch} tokens, and this model's generate() drops its "
+            "cache there. Run a prompt that is longer through the model before it: model(input_ids[:, :-1], "
+            f"{name}=cache), then generate(input_ids, {name}=cache). Other prompts belong outside kvfw.attach"
         )

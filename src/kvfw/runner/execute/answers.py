@@ -9,7 +9,7 @@ import torch
 from kvfw.core.contracts.metric import Response
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
-from kvfw.model.cache.cache import CacheReport
+from kvfw.model.cache.report import CacheReport
 from kvfw.model.compat.clock import clock_s
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.sentence import SentenceEncoder

@@ -120,7 +120,6 @@ def evaluate(
 def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecord], tell: Progress) -> None:
     done = {record.key for record in records}
     # Only now, so that a wrong request costs no time.
-    from kvfw.model.load.load import load_model
     from kvfw.model.load.sentence import SentenceEncoder
     from kvfw.runner.execute.answers import Tools
     from kvfw.runner.execute.telemetry import rope_inversion
@@ -135,9 +134,7 @@ def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecor
     if not any(left):
         return
     config = plan.config
-    loaded = load_model(
-        plan.source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
-    )
+    loaded = plan.model.load(dtype=config.dtype, device=config.device)
     tools = Tools(loaded, SentenceEncoder())
     for planned, due in zip(plan.prompts, left, strict=True):
         if not due:

@@ -10,7 +10,8 @@ from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.core.state.observation import Needs
 from kvfw.model.cache.cache import CompressedCache
-from kvfw.model.load.load import choose_device, choose_dtype, load_config, load_model, load_tokenizer, resolve_model
+from kvfw.model.load.devices import choose_device, choose_dtype
+from kvfw.model.load.load import open_model
 from kvfw.model.run import decode
 from kvfw.model.run.decode import Written
 from kvfw.model.run.prefill import prefill
@@ -43,19 +44,18 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         for amount in config.amounts()
         for composition in compositions
     ]
-    source = resolve_model(config.model, found)
+    opened = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=found)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
-    tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
+    tokenizer = opened.tokenizer
     ids = _ids(tokenizer, config)
     # Slots may outnumber a prompt's tokens where the answer fills them.
     filled_up = config.compress_every is not None
     amounts = tuple(amount for amount in config.amounts() if not (filled_up and amount.kind == "slots"))
     check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, amounts)
-    model_config = load_config(source, trust_remote_code=config.trust_remote_code)
-    check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, model_config)
+    check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, opened.config)
     plans = [_plan(one, config, tokenizer) for one in bound]
-    loaded = load_model(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
+    loaded = opened.load(dtype=config.dtype, device=config.device)
     needs = Needs()
     for one in bound if config.compress_every is None else ():
         needs = needs | one.needs

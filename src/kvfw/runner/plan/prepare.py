@@ -15,14 +15,8 @@ from kvfw.core.contracts.task import Sample, Task, Turn
 from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs
 from kvfw.errors import OptionError, PromptError
-from kvfw.model.load.load import (
-    ModelSource,
-    choose_device,
-    choose_dtype,
-    load_config,
-    load_tokenizer,
-    resolve_model,
-)
+from kvfw.model.load.devices import choose_device, choose_dtype
+from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.plan.config import EvalConfig
 from kvfw.runner.plan.limits import check_length, check_positions
 from kvfw.runner.plan.metrics import registered_metrics
@@ -105,7 +99,7 @@ class EvalPlan:
     """
 
     config: EvalConfig
-    source: ModelSource
+    model: OpenModel
     task: Task
     rows: tuple[Row, ...]
     prompts: tuple[Planned, ...]
@@ -137,11 +131,10 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     check_scores(task, metrics, config.task)
     with blamed(f"task {config.task!r}"):
         task.check()
-    source = resolve_model(config.model, registry)
+    model = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=registry)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
-    model_config = load_config(source, trust_remote_code=config.trust_remote_code)
-    tokenizer = load_tokenizer(source, trust_remote_code=config.trust_remote_code)
+    model_config, tokenizer = model.config, model.tokenizer
     samples = checked_samples(task, tokenizer, config.task)
     prompts = _prompts(config, samples)
     for planned in prompts:
@@ -170,7 +163,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     }
     return EvalPlan(
         config=config,
-        source=source,
+        model=model,
         task=task,
         rows=(Row(FULL_ROW, None), *rows),
         prompts=prompts,

@@ -1,0 +1,213 @@
+"""A layer of a transformers cache whose slots are fewer than the tokens it has seen."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from kvfw.core.state.state import KVState
+from kvfw.errors import UnsupportedError
+from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.storage import PaddedStorage, Storage
+
+
+class OpenBlock:
+    """A block in which a model attends through kvfw; its cache and every copy of that refer to the same one."""
+
+    def __init__(self, is_open: bool = True) -> None:
+        self.is_open = is_open
+
+    def __deepcopy__(self, memo: object) -> "OpenBlock":
+        return self
+
+    def __reduce__(self) -> tuple[type["OpenBlock"], tuple[bool]]:
+        """In a file it is over."""
+        return OpenBlock, (False,)
+
+
+class CompressedLayer(CacheLayerMixin):
+    """The slots of one layer.
+
+    ``get_seq_length`` is the number of tokens seen, padding included, as everywhere in transformers;
+    ``get_mask_sizes`` speaks of the slots stored. Both agree until the layer is compressed.
+    """
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers' own has no annotations
+        self.block: OpenBlock | None = None
+        self.reset()
+
+    @classmethod
+    def of_state(cls, state: KVState, seen: int | Captured) -> "CompressedLayer":
+        """A layer that holds the compressed state of ``seen`` tokens, padding included, or of what was captured."""
+        layer = cls()
+        layer.lazy_initialization(state.keys, state.values)
+        if isinstance(seen, int):
+            tokens = torch.full((state.keys.shape[0],), seen, device=state.keys.device)
+            seen = Captured(tokens, tokens.to(torch.float32), seen, compressed=True, compressed_at=seen)
+        layer.captured = seen
+        layer.storage.hold(state)
+        return layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Remembers device and dtype."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        nothing = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
+        self.captured = Captured(nothing, nothing.to(torch.float32))
+        self.is_initialized = True
+
+    @property
+    def attached(self) -> bool:
+        """Whether a block is open in which attention sees this layer's positions and biases."""
+        return self.block is not None and self.block.is_open
+
+    @property
+    def keys(self) -> Tensor | None:  # type: ignore[override]  # read only, where transformers has an attribute
+        """Stored keys."""
+        return self.storage.keys
+
+    @property
+    def values(self) -> Tensor | None:  # type: ignore[override]
+        """Stored values."""
+        return self.storage.values
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("keys", "values"):
+            super().__setattr__(name, value)
+        elif value is not None:
+            raise UnsupportedError(
+                f"the {name} of a compressed layer cannot be assigned: positions, masses and tokens seen belong to "
+                "them. Rows are repeated by cache.batch_repeat_interleave(n); prompts that go together are one padded "
+                "batch"
+            )
+
+    @property
+    def state(self) -> KVState:
+        """The stored slots.
+
+        Raises:
+            UnsupportedError: nothing is stored yet.
+        """
+        return self.storage.state()
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it was compressed."""
+        return self.captured.compressed
+
+    @property
+    def seen(self) -> int:
+        """Tokens seen, padding included."""
+        return self.captured.seen + self.storage.unplaced
+
+    @property
+    def stored(self) -> int:
+        """Slots stored per head, empty ones included."""
+        return self.storage.width
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Appends new tokens and returns all stored keys and values.
+
+        Inside a session their positions are added by :meth:`place`, once attention knows them.
+
+        Raises:
+            UnsupportedError: the cache is used outside ``attach`` where plain attention would be silently wrong, or
+                the model's attention does not go through the attention interface.
+        """
+        if self.storage.unplaced:
+            raise UnsupportedError(
+                "a layer updated its cache without attending through kvfw; this model's attention cannot be observed"
+            )
+        if not self.attached and not self.storage.plain:
+            raise UnsupportedError(
+                "this cache has empty or biased slots, which plain attention would ignore; use it inside kvfw.attach"
+            )
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.storage.append(key_states, value_states)
+        if not self.attached:
+            self.place(self.next_positions(key_states.shape[2]), None)
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def next_positions(self, count: int) -> Tensor:
+        """Positions ``[B, count]`` that follow the last ones, for models that do not say their own."""
+        return self.captured.next[:, None] + torch.arange(count, device=self.device, dtype=torch.float32)
+
+    def place(self, positions: Tensor, real: Tensor | None) -> None:
+        """Gives the tokens just appended their positions.
+
+        Args:
+            positions: ``[B, n]`` float32.
+            real: ``[B, n]`` bool, False for padding; None if all are real.
+        """
+        before, count = self.captured, positions.shape[1]
+        self.storage.place(positions, real)
+        tokens = before.tokens + (count if real is None else real.sum(1))
+        self.captured = replace(before, tokens=tokens, next=positions[:, -1] + 1, seen=before.seen + count)
+
+    def get_seq_length(self) -> int:
+        """Tokens seen."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Slots that attention will see after more tokens, and where the first of them stands for the mask.
+
+        New queries stand where the tokens seen end, so the slots are moved up to there: a new token then sees all
+        stored slots, and nothing that comes after it.
+        """
+        return self.stored + query_length, self.seen - self.stored
+
+    def get_max_length(self) -> int:
+        """No maximum."""
+        return -1
+
+    #: transformers before 5.13 asks under this name.
+    get_max_cache_shape = get_max_length
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused, as is whatever announces it.
+
+        Raises:
+            UnsupportedError: always; a compressed cache cannot be rolled back.
+        """
+        raise UnsupportedError(
+            "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
+            "generate without assistant_model= and prompt_lookup_num_tokens="
+        )
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.is_initialized = False
+        self.captured = Captured()
+        self.storage: Storage = PaddedStorage()
+
+    def copy(self) -> "CompressedLayer":
+        """A layer of the same slots that grows on its own."""
+        copied = copy.copy(self)
+        copied.storage = self.storage.copy()
+        return copied
+
+    def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.storage.map_rows(change)
+        if self.is_initialized:
+            self.captured = self.captured.map_rows(change)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Selects rows for beam search."""
+        self._map_rows(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeats every row."""
+        self._map_rows(lambda x: x.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keeps the given rows."""
+        self._map_rows(lambda x: x[indices.to(x.device), ...])

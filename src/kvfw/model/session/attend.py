@@ -1,0 +1,47 @@
+"""Attend: the model's own attention function, with the right mask for compressed layers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from kvfw.errors import UnsupportedError
+from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.cache.masks import layer_mask
+from kvfw.model.compat.routing import model_attention
+
+
+def attended(
+    base: str,
+    layer: CompressedLayer,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention over a layer of ours: by the model's own mask until it is compressed, then by that of its slots.
+
+    Raises:
+        UnsupportedError: attention adds a bias made for tokens in their places.
+    """
+    if kwargs.get("position_bias") is not None:
+        raise UnsupportedError(
+            f"{type(module).__name__} adds a bias to its attention logits that is made for every token of the "
+            "prompt in its place; after compression slots have other places, so kvfw cannot stand in for it"
+        )
+    if layer.compressed:
+        attention_mask = layer_mask(layer.state, query.shape[2], query, plain=layer.storage.plain)
+        base = base if attention_mask is None else taking_masks(base, kwargs)
+    return model_attention(module, base)(module, query, key, value, attention_mask, **kwargs)
+
+
+def taking_masks(base: str, kwargs: Mapping[str, Any]) -> str:
+    """The attention implementation where there is an additive mask, which FlashAttention does not take.
+
+    That is sdpa; where logits are capped or heads have sinks of their own, which sdpa refuses or ignores, eager.
+    """
+    if not base.startswith(("flash", "flex")):
+        return base
+    return "eager" if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None else "sdpa"

@@ -1,0 +1,40 @@
+"""Place: where new tokens stand, and which of them are padding."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfw.errors import UnsupportedError
+from kvfw.model.cache.layer import CompressedLayer
+
+
+def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> None:
+    """Gives the last ``count`` tokens their positions: those attention was given, else consecutive ones.
+
+    Raises:
+        UnsupportedError: padding (False in ``padding``, ``[B, seen + n]``) on the right.
+    """
+    if position_ids is None:
+        positions = layer.next_positions(count)
+    else:
+        positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
+    layer.place(positions, _real(count, padding))
+
+
+def text_positions(position_ids: Tensor, count: int) -> Tensor:
+    """Positions ``[B or 1, count]`` float32 of the last tokens; ids of several axes agree on all of them for text."""
+    ids = position_ids[0] if position_ids.ndim == 3 else position_ids
+    return ids[:, -count:].to(torch.float32)
+
+
+def _real(count: int, padding: Tensor | None) -> Tensor | None:
+    """Which of the new tokens are not padding, ``[B, n]``; None if all are real."""
+    if padding is None or bool(padding[:, -count:].all()):
+        return None
+    real = padding[:, -count:].to(torch.bool)
+    if count > 1 and not bool(real[:, -1].all()):
+        raise UnsupportedError(
+            "a prompt of this batch ends in padding; kvfw needs it on the left: set tokenizer.padding_side='left'"
+        )
+    return real

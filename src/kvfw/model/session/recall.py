@@ -1,0 +1,191 @@
+"""Recall: which cache a forward goes into, and whether it may go on there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfw.errors import PromptError, UnsupportedError
+from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.hiding import WAY_OUT, hide
+from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.session.place import text_positions
+
+#: Arguments of a forward that stand for something else than text.
+OTHER_THAN_TEXT = ("pixel_values", "pixel_values_videos", "image_embeds", "input_features", "mm_encoder_outputs")
+
+
+def check_generate(cache: CompressedCache, given: Mapping[str, Any]) -> None:
+    """``generate`` counts on a cache to hold the beginning of the ids it is given, and slices them by its length.
+
+    Args:
+        cache: the cache it is given.
+        given: its arguments.
+
+    Raises:
+        PromptError: the cache holds another beginning.
+    """
+    ids, mask = given.get("input_ids", given.get("inputs")), given.get("attention_mask")
+    at, seen, known = cache.seen_at, cache.get_seq_length(), cache.compressed_layers()[0].captured.seen_ids
+    if at is None or known is None or not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] <= seen:
+        return
+    alone = isinstance(mask, Tensor) and mask.shape[1] != ids.shape[1]
+    if alone or len(known) % max(len(ids), 1):
+        return  # The new ids alone, with a mask over all; or a number of rows that is refused later.
+    repeats = len(known) // len(ids)
+    other = (ids[:, :seen].to(known.device).repeat_interleave(repeats, dim=0) != known) & (at >= 0)
+    if isinstance(mask, Tensor):
+        other = other & (mask[:, :seen].to(other.device) != 0).repeat_interleave(repeats, dim=0)
+    if not bool(other.any()):
+        return
+    row, token = other.nonzero()[0].tolist()
+    raise PromptError(
+        f"the ids given to generate do not begin with the {seen} tokens that the cache has seen: row {row} differs "
+        f"from token {token} on. For a further turn pass all ids so far, the answer's too, with the new ones; a new "
+        "prompt needs a block of its own, as does every prompt of a pipeline"
+    )
+
+
+def check_inputs(given: Mapping[str, Any]) -> None:
+    """Refuses a forward that asks for what no compressed cache can do.
+
+    Raises:
+        UnsupportedError: images; a mask of more than rows and tokens; no cache wanted.
+    """
+    if named := [name for name in OTHER_THAN_TEXT if given.get(name) is not None]:
+        raise UnsupportedError(
+            f"{', '.join(named)}: kvfw compresses prompts of text only; run others outside the block"
+        )
+    if given.get("use_cache") is False:
+        raise UnsupportedError(
+            "use_cache is False, so that generate feeds all ids again at every step; pass use_cache=True, or set "
+            "model.generation_config.use_cache = True, which training leaves off"
+        )
+    mask, positions = given.get("attention_mask"), given.get("position_ids")
+    if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
+        shape = f"of {mask.ndim} dimensions" if isinstance(mask, Tensor) else f"({type(mask).__name__})"
+        raise UnsupportedError(
+            f"an attention mask {shape} says what each token sees, slot by slot, and slots are not tokens after "
+            "compression; pass one of rows and tokens, and candidates as rows (cache.batch_repeat_interleave)"
+        )
+    if isinstance(positions, Tensor) and positions.ndim == 3 and not bool((positions == positions[:1]).all()):
+        raise UnsupportedError(
+            "position_ids differ from axis to axis, as for images, and keys turned by several angles cannot be turned "
+            "back by one; kvfw compresses prompts of text only"
+        )
+
+
+def check_tokens(new: int, seen: int, mask: Any) -> None:
+    """Refuses a forward whose number of tokens means something else than it looks like.
+
+    Args:
+        new: tokens it feeds.
+        seen: tokens already in the cache.
+        mask: the attention mask it was given.
+
+    Raises:
+        PromptError: it feeds nothing.
+        UnsupportedError: its mask speaks of another number of tokens.
+    """
+    if new == 0 and seen == 0:
+        raise PromptError("the prompt has no tokens; give the model at least one")
+    over_all = f"an attention mask over all {seen + new if new else f'{seen} tokens so far and the new ones'}"
+    if new == 0:
+        raise PromptError(
+            f"no new token reached the model, after {seen} in the cache. For a further turn pass generate all ids so "
+            f"far with the new ones, or the new ones with {over_all}; a new prompt needs a block of its own"
+        )
+    if isinstance(mask, Tensor) and mask.shape[1] != seen + new:
+        raise UnsupportedError(
+            f"the attention mask speaks of {mask.shape[1]} tokens; the cache has seen {seen} and {new} are new, so "
+            f"pass {over_all}"
+        )
+
+
+def go_on(cache: CompressedCache, given: Tensor, position_ids: Any, mask: Tensor | None) -> None:
+    """Readies a cache for tokens that follow those it has seen; tokens that the mask now hides are dropped.
+
+    Args:
+        cache: the cache; a refusal leaves it as it was.
+        given: ``[B, n]`` or ``[B, n, E]``, what is fed: ids or embeddings.
+        position_ids: ``[B or 1, n]`` or ``[axes, B or 1, n]``, where the caller wants them; None: where the cache ends.
+        mask: ``[B, seen + n]`` or None.
+
+    Raises:
+        PromptError: another number of rows than are stored; or a row's first new token stands no later than its last.
+        UnsupportedError: the mask hides what cannot be dropped, or shows what is gone.
+    """
+    layers = cache.compressed_layers()
+    rows, (fed, count) = len(layers[0].state.mass), given.shape[:2]
+    if fed != rows:
+        raise PromptError(
+            f"{fed} rows of tokens were fed to a cache of {rows}. For several answers to what it holds, beams too, "
+            "repeat its rows first: cache.batch_repeat_interleave(n); other prompts need a block of their own"
+        )
+    last = layers[0].state.positions.amax((1, 2))
+    first, changed = _first(given, position_ids, mask, count).to(last.device), None
+    fine = (first > last).all()
+    if mask is not None:
+        changed = _changed(cache, mask[:, :-count].to(last.device) != 0)
+        fine = fine & ~changed.any()
+    # One look at the device for all of it.
+    if bool(fine):
+        return
+    left = layers
+    if changed is not None and bool(changed.any()):
+        at = _places(cache, changed)
+        left = [hide(layer, at, changed) for layer in layers]
+        last = at.masked_fill(changed, -1.0).amax(1)
+    if not bool((first > last).all()):
+        row = int((first <= last).nonzero()[0])
+        raise PromptError(
+            f"the cache holds tokens up to position {last[row]:.0f}, and a new one is to stand at position "
+            f"{first[row]:.0f}: the ids do not go on where it ends. For a further turn pass generate all ids so far, "
+            "the answer's too, with the new ones; after a mask that hides earlier tokens, position_ids that go on; a "
+            "new prompt needs a block of its own"
+        )
+    for layer, thinned in zip(layers, left, strict=True):
+        layer.captured, layer.storage = thinned.captured, thinned.storage
+
+
+def _first(given: Tensor, position_ids: Any, mask: Tensor | None, count: int) -> Tensor:
+    """Position ``[B]`` of every row's first new token."""
+    if not isinstance(position_ids, Tensor):
+        return torch.full((len(given),), torch.inf, device=given.device)
+    positions = text_positions(position_ids, count).expand(len(given), count)
+    return (positions if mask is None else positions.masked_fill(mask[:, -count:] == 0, torch.inf)).amin(1)
+
+
+def _changed(cache: CompressedCache, visible: Tensor) -> Tensor:
+    """Tokens ``[B, seen]`` that are hidden and were visible, or the other way round.
+
+    Of a cache whose tokens are not known one by one, the rows ``[B, 1]`` in which their number differs.
+    """
+    if cache.seen_at is None:
+        return (visible.sum(1) != cache.compressed_layers()[0].captured.tokens)[:, None]
+    return visible != (cache.seen_at >= 0)
+
+
+def _places(cache: CompressedCache, hidden: Tensor) -> Tensor:
+    """Where all tokens stood, if those to be hidden are visible still.
+
+    Raises:
+        UnsupportedError: some are to be shown again; or nothing is known of single tokens.
+    """
+    at = cache.seen_at
+    if at is not None and not bool((hidden & (at < 0)).any()):
+        return at
+    why = "hides tokens of the cache" if at is None else "shows tokens of the cache that were hidden"
+    raise UnsupportedError(
+        f"the attention mask {why}, and their slots are not known any more; hide them in a copy (cache.copy()), or "
+        f"{WAY_OUT}"
+    )
+
+
+def own_layer(cache: CompressedCache, index: object, key: Tensor) -> CompressedLayer | None:
+    """The layer of our cache that these keys came from, or None: another cache, or a sliding-window layer."""
+    if not isinstance(index, int) or index >= len(cache.layers):
+        return None
+    layer = cache.layers[index]
+    return layer if isinstance(layer, CompressedLayer) and layer.keys is key else None
