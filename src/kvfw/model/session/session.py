@@ -133,8 +133,12 @@ class Session:
             recall.check_generate(cache, given)
 
     @uncompiled
-    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         """Looks at a forward into our cache, or into a copy, before it runs."""
+        if kwargs is None:
+            # Torch notes a hook and that it takes keywords in two steps. Another thread's forward came in between, as
+            # this block opened or closed: it is none of ours.
+            return
         cache = cache_in(kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs.get("inputs_embeds")
