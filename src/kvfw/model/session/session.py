@@ -63,8 +63,9 @@ class Session:
         #: Whether anything was compressed, in the cache or in a copy.
         self.has_compressed = False
         self._first = self.anatomy.compressible[0].index
+        self._config = text_config(model)
         self._base = own_implementation(model)
-        self._switch = table_switch(text_config(model))
+        self._switch = table_switch(self._config)
         self._block = OpenBlock()
         #: The cache of the last forward: the session's own or a copy.
         self._current = cache
@@ -148,7 +149,7 @@ class Session:
             return
         if not self._is_ours(cache):
             return
-        now = text_config(self.model)._attn_implementation
+        now = self._config._attn_implementation
         if not str(now).startswith("kvfw"):
             raise UnsupportedError(
                 f"the attention implementation was changed to {now!r} inside the block, so kvfw no longer sees "
