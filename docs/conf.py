@@ -14,12 +14,21 @@ author = "the kvfw authors"
 copyright = "the kvfw authors"
 release = version = installed_version("kvfw")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "part_pages", "public_names"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "part_pages",
+    "public_names",
+    "versions",
+]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build"]
 # "..." and "--" in help texts and docstrings are meant as they are written.
 smartquotes = False
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["deflist", "substitution"]
+myst_substitutions = {"release": release}
 myst_heading_anchors = 3
 
 html_theme = "furo"

@@ -241,6 +241,7 @@ LIGHT = [
     "kvfw.tasks",
     "kvfw.model",
     "kvfw.model.embedded.catalogue",
+    "kvfw.scaffold.into",
     "kvfw.scaffold.render",
     "kvfw.scaffold.write",
 ]
@@ -276,3 +277,64 @@ def test_light_modules_stay_light(module: str) -> None:
         heavy = {target for target in targets if target.split(".")[0] in HEAVY}
         assert not heavy, f"{module} comes to import {sorted(heavy)} through {name}"
         waiting.extend(target for target in targets if target.startswith("kvfw."))
+
+
+# --- the tests themselves ---------------------------------------------------------------------------------
+
+TESTS = SOURCE.parent / "tests"
+#: Folders of tests that are of no room: helpers, the documentation, plugins, and what type checkers say.
+OF_NO_ROOM = {"helpers", "docs", "plugins", "typing"}
+TEST_FILES = sorted(path for folder in (TESTS, SOURCE.parent / "plugins") for path in folder.rglob("*.py"))
+
+
+def imported_tests(text: str) -> list[str]:
+    """The test modules a file imports, however they are named."""
+    return sorted(name for name in set(imported(text, "tests.some.file")) if ".test_" in f".{name}")
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.relative_to(SOURCE.parent).as_posix())
+def test_no_file_imports_a_test(path: Path) -> None:
+    """What two test files share stands in tests/helpers, and helpers know no test."""
+    assert imported_tests(path.read_text(encoding="utf-8")) == []
+
+
+def homeless(folders: set[Path]) -> list[str]:
+    """Folders of tests that are no folder of the source."""
+    return sorted(
+        folder.as_posix()
+        for folder in folders
+        if folder.parts and folder.parts[0] not in OF_NO_ROOM and not (SOURCE / "kvfw" / folder).is_dir()
+    )
+
+
+def test_folders_of_tests_are_those_of_the_source() -> None:
+    assert homeless({path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}) == []
+
+
+def test_every_test_is_in_a_file_of_its_own_name() -> None:
+    names = [path.name for path in TEST_FILES if path.name.startswith("test_")]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from test_session import eager_attention", ["test_session.eager_attention"]),
+        ("import test_session", ["test_session"]),
+        ("from model.session.test_session import eager_attention", ["model.session.test_session.eager_attention"]),
+        ("from .test_session import eager_attention", ["tests.some.test_session.eager_attention"]),
+        ("def f():\n    from test_session import eager_attention", ["test_session.eager_attention"]),
+        ("from helpers.eager import eager_attention\nimport pytest", []),
+        ("import model.session.test_session", ["model.session.test_session"]),
+        ("from . import test_session", ["tests.some.test_session"]),
+    ],
+)
+def test_the_checker_finds_imported_tests(text: str, found: list[str]) -> None:
+    assert imported_tests(text) == found
+
+
+def test_the_checker_finds_folders_without_a_room() -> None:
+    assert homeless({Path(), Path("core/ops"), Path("core/odds"), Path("helpers"), Path("ends")}) == [
+        "core/odds",
+        "ends",
+    ]

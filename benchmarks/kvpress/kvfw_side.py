@@ -15,7 +15,7 @@ from wire import CLOCKS, Answer, Request, serve
 
 import kvfw
 from kvfw.core.compose.budget import Amount
-from kvfw.core.compose.composition import build_part
+from kvfw.core.compose.build import build_part
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.contracts.records import RowKey
 from kvfw.core.parts.spec import Kind
@@ -61,7 +61,7 @@ class Side:
 
     def prompts(self, request: Request) -> Answer:
         """Token ids of the task's prompts."""
-        task = build_part(Kind.TASK, "niah", kvfw.default_registry())
+        task = build_part(Kind.TASK, "niah", kvfw.default_registry()).value
         assert isinstance(task, kvfw.Task)
         made = []
         for tokens, depth in request["grid"]:

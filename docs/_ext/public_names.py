@@ -34,7 +34,12 @@ SUBJECTS = {
         "kvfw.core.registry.hooks",
         "kvfw.core.compress.stages",
     ),
-    "Tools for parts": ("kvfw.core.ops.attention", "kvfw.core.ops.clusters", "kvfw.core.ops.topk"),
+    "Tools for parts": (
+        "kvfw.core.ops.attention",
+        "kvfw.core.ops.clusters",
+        "kvfw.core.ops.topk",
+        "kvfw.core.state.slots",
+    ),
     "Tasks": ("kvfw.core.contracts.task", "kvfw.tasks.prompting"),
     "Metrics": ("kvfw.core.contracts.metric", "kvfw.core.contracts.records"),
     "Errors": ("kvfw.errors",),
@@ -51,11 +56,13 @@ def write_reference(app: Sphinx) -> None:
 
 
 def reference() -> str:
-    """Every public name under its subject, in the order of its module."""
-    subject_of = {module: title for title, modules in SUBJECTS.items() for module in modules}
-    by_subject: dict[str, list[str]] = {title: [] for title in (*SUBJECTS, OTHERS)}
-    for name, module in kvfw._HOME_OF.items():
-        by_subject[subject_of.get(module, OTHERS)].append(name)
+    """Every public name under its subject, in the order of the subject's modules."""
+    by_subject = {
+        title: [name for module in modules for name, home in kvfw._HOME_OF.items() if home == module]
+        for title, modules in SUBJECTS.items()
+    }
+    placed = {name for names in by_subject.values() for name in names}
+    by_subject[OTHERS] = [name for name in kvfw.__all__ if name not in placed]
     blocks = ["Reference\n=========", "Everything that can be imported from ``kvfw``; nothing else is public."]
     for title, names in by_subject.items():
         if names:

@@ -21,16 +21,16 @@ from kvfw.analysis.compare import (
     holm,
     mcnemar,
 )
-from kvfw.core.contracts.records import MetricInfo, PromptKey, RowKey, TrialRecord
+from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
 
 RECALL, REF_PPL = METRICS[0], METRICS[1]
 PLAIN = MetricInfo(name="plain", title="Plain")
 ROW, REFERENCE = RowKey("a", "ratio=4"), RowKey("full", "ratio=1")
 
 
-def pairs(*values: tuple[float, float], contexts: int = 3) -> dict[PromptKey, Pair]:
-    """Each pair is a run of its own, dealt to the contexts in turn."""
-    return {PromptKey(at % contexts + 1, 50.0, at // contexts): Pair(*pair) for at, pair in enumerate(values)}
+def pairs(*values: tuple[float, float], strata: int = 3) -> list[Pair]:
+    """Each pair is a group of its own, dealt to the strata in turn."""
+    return [Pair(*pair, f"{at % strata + 1}/{at // strata}") for at, pair in enumerate(values)]
 
 
 def test_mcnemar_by_hand() -> None:
@@ -89,18 +89,18 @@ def test_the_verdict_says_when_pairs_are_too_few(lost: int, verdict: str) -> Non
 
 def test_perplexities_are_compared_by_their_logarithm() -> None:
     values = [(math.e**2, math.e), (math.e**4, math.e), (math.e, math.e)] * 3
-    found = compare(REF_PPL, ROW, REFERENCE, pairs(*values, contexts=1))
+    found = compare(REF_PPL, ROW, REFERENCE, pairs(*values, strata=1))
     assert found.scale == "log"
     assert found.difference == pytest.approx(4 / 3)
     # The same as the plain differences 1, 3 and 0 of another metric.
-    plain = compare(PLAIN, ROW, REFERENCE, pairs(*[(1, 0), (3, 0), (0, 0)] * 3, contexts=1))
+    plain = compare(PLAIN, ROW, REFERENCE, pairs(*[(1, 0), (3, 0), (0, 0)] * 3, strata=1))
     assert plain.ci95 is not None
     assert found.ci95 == pytest.approx(plain.ci95)
     assert found.p == plain.p
 
 
 def test_the_bootstrap_agrees_with_all_possible_samples() -> None:
-    """Two contexts of three seeds have 729 samples; interval and p approach the enumerated ones."""
+    """Two strata of three groups have 729 samples; interval and p approach the enumerated ones."""
     differences = {1: [-0.5, 1.0, 2.0], 2: [-1.5, 0.5, 1.5]}
     means = np.array(
         [
@@ -113,11 +113,7 @@ def test_the_bootstrap_agrees_with_all_possible_samples() -> None:
         PLAIN,
         ROW,
         REFERENCE,
-        {
-            PromptKey(context, 50.0, seed): Pair(value, 0.0)
-            for context, values in differences.items()
-            for seed, value in enumerate(values)
-        },
+        [Pair(value, 0.0, f"{at}/{rank}") for at, values in differences.items() for rank, value in enumerate(values)],
     )
     assert found.ci95 == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.1)
     assert found.p == pytest.approx(2 * float(np.mean(means <= 0)), abs=0.02)
@@ -129,11 +125,11 @@ def test_differences_of_one_sign_have_the_smallest_p_there_is() -> None:
     assert found.verdict == "higher"
 
 
-def test_few_runs_are_marked_and_fewer_than_six_decide_nothing() -> None:
-    five, six, ten = (compare(PLAIN, ROW, REFERENCE, pairs(*[(2.0, 1.0)] * n, contexts=1)) for n in (5, 6, 10))
-    assert (five.verdict, five.few_runs) == ("cannot decide", True)
-    assert (six.verdict, six.few_runs) == ("higher", True)
-    assert (ten.verdict, ten.few_runs) == ("higher", False)
+def test_few_groups_are_marked_and_fewer_than_six_decide_nothing() -> None:
+    five, six, ten = (compare(PLAIN, ROW, REFERENCE, pairs(*[(2.0, 1.0)] * n, strata=1)) for n in (5, 6, 10))
+    assert (five.verdict, five.few_groups) == ("cannot decide", True)
+    assert (six.verdict, six.few_groups) == ("higher", True)
+    assert (ten.verdict, ten.few_groups) == ("higher", False)
 
 
 @pytest.mark.parametrize("info", [RECALL, REF_PPL, PLAIN])
@@ -149,14 +145,14 @@ def test_equal_rows_differ_by_nothing(info: MetricInfo, value: float) -> None:
 def test_one_trial_gives_reasons(info: MetricInfo) -> None:
     found = compare(info, ROW, REFERENCE, pairs((1.0, 0.0)))
     assert found.difference == 1
-    assert found.reasons["ci95"] == "resampling needs two seeds or more per context, one at 1"
+    assert found.reasons["ci95"] == "resampling needs two groups or more in every stratum, there is 1 in 1"
     assert ("p" in found.reasons) == (info is PLAIN)
     assert found.verdict == "cannot decide"
 
 
 @pytest.mark.parametrize("info", [RECALL, REF_PPL])
 def test_no_common_prompt_gives_a_reason_everywhere(info: MetricInfo) -> None:
-    found = compare(info, ROW, REFERENCE, {})
+    found = compare(info, ROW, REFERENCE, [])
     assert set(found.reasons.values()) == {"the two rows have no prompt with a value in both"}
     assert set(found.reasons) == {"difference", "ci95", "p", "p_holm"}
     assert found.verdict == "cannot decide"

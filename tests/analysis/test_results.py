@@ -9,11 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.report_examples import CONTEXTS, HYBRID, METRICS, SEEDS, experiment, record
-from kvfw.analysis.results import Results, depth_text, read_results, row_order, summarise
-from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
+from kvfw.analysis.results import (
+    FacetScore,
+    Results,
+    facet_text,
+    facet_values,
+    primary_of,
+    read_results,
+    row_order,
+    summarise,
+)
+from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialRecord
 from kvfw.errors import StoreError
 
 GOLDEN = Path(__file__).parent / "golden_results.json"
+SCHEMA_1 = Path(__file__).parent / "golden_results_1.json"
 BEFORE_COMPARISONS = Path(__file__).parent / "golden_results_0.json"
 
 
@@ -37,21 +47,51 @@ def test_the_results_file_is_as_it_was() -> None:
     results = summarise(small_run(), {"model": "smollm2-135m", "seeds": 2}, METRICS)
     golden = GOLDEN.read_text(encoding="utf-8")
     assert rounded(results.to_json()) == rounded(golden)
-    assert Results.model_validate_json(golden).to_json() == golden
+    assert Results.from_json(golden).to_json() == golden
+
+
+def test_a_file_of_schema_1_has_the_figures_of_today() -> None:
+    """Only the words of reasons differ, and tables by facets that were not kept then."""
+    old, new = (Results.from_json(path.read_text(encoding="utf-8")) for path in (SCHEMA_1, GOLDEN))
+    assert figures(old) == figures(new)
+    assert old.primary == new.primary == METRICS[0]
+    assert [list(row.by_facet) for row in old.rows] == [[], []]
+    assert [list(row.by_facet) for row in new.rows] == [["context", "seed"], ["context", "seed"]]
+
+
+def test_a_file_of_schema_1_keeps_its_hits_by_depth() -> None:
+    data = json.loads(SCHEMA_1.read_text(encoding="utf-8"))
+    data["rows"][1]["recall_by_depth"] = {"10": {"hits": 1, "n": 2}, "90": {"hits": 2, "n": 2}}
+    assert Results.from_json(json.dumps(data)).rows[1].by_facet == {
+        "depth": {"10": FacetScore(mean=0.5, hits=1, n=2), "90": FacetScore(mean=1.0, hits=2, n=2)}
+    }
 
 
 def test_a_file_from_before_comparisons_stays_readable() -> None:
-    old = BEFORE_COMPARISONS.read_text(encoding="utf-8")
-    results = Results.model_validate_json(old)
+    results, later = (Results.from_json(path.read_text(encoding="utf-8")) for path in (BEFORE_COMPARISONS, SCHEMA_1))
     assert results.comparisons == ()
-    assert {**json.loads(old), "comparisons": []} == json.loads(results.to_json())
-    assert results.rows == Results.model_validate_json(GOLDEN.read_text(encoding="utf-8")).rows
+    assert results.rows == later.rows
+
+
+def figures(results: Results) -> object:
+    """Everything but tables by facets and the words of reasons."""
+    data = json.loads(results.to_json())
+    for row in data["rows"]:
+        del row["by_facet"]
+    return without_words(data)
+
+
+def without_words(data: object) -> object:
+    if isinstance(data, dict):
+        return {name: sorted(value) if name == "reasons" else without_words(value) for name, value in data.items()}
+    return [without_words(value) for value in data] if isinstance(data, list) else data
 
 
 def test_a_results_file_that_is_missing_or_broken_is_none(tmp_path: Path) -> None:
     assert read_results(tmp_path / "results.json") is None
-    (tmp_path / "results.json").write_text('{"schema": 1, "rows":', encoding="utf-8")
-    assert read_results(tmp_path / "results.json") is None
+    for broken in ('{"schema": 1, "rows":', '{"schema": 1, "rows": [3]}', "[]", "{}", '{"schema": 3}'):
+        (tmp_path / "results.json").write_text(broken, encoding="utf-8")
+        assert read_results(tmp_path / "results.json") is None
     with pytest.raises(StoreError, match="cannot read"):
         read_results(tmp_path)
     results = read_results(GOLDEN)
@@ -66,7 +106,8 @@ def rounded(text: str) -> object:
 
 def test_the_results_file_has_what_the_design_promises() -> None:
     data = json.loads(summarise(experiment(), {"model": "m"}, METRICS).to_json())
-    assert data["schema"] == 1
+    assert data["schema"] == 2
+    assert [info["name"] for info in data["metrics"] if info["primary"]] == ["recall"]
     assert data["config"] == {"model": "m"}
     assert [(row["compose"], row["ratio"], row["n"]) for row in data["rows"]] == [
         ("full", 1.0, 45),
@@ -80,10 +121,20 @@ def test_the_results_file_has_what_the_design_promises() -> None:
     assert [round(100 * end, 1) for end in recall["ci95"]] == [79.3, 96.5]
     assert recall["ci95_method"] == "wilson"
     assert recall["n"] == 45
-    assert sum(cell["hits"] for cell in data["rows"][0]["recall_by_depth"].values()) == 41
-    assert {cell["n"] for cell in data["rows"][0]["recall_by_depth"].values()} == {9}
-    assert list(data["rows"][0]["recall_by_depth"]) == ["10", "30", "50", "70", "90"]
-    assert list(data["rows"][0]["metrics"]) == ["recall", "ref_ppl", "kv_mb", "tok_s", "needle_retained"]
+    by_facet = data["rows"][0]["by_facet"]
+    assert {facet: list(cells) for facet, cells in by_facet.items()} == {
+        "context": ["1024", "2048", "3072"],
+        "depth": ["10", "30", "50", "70", "90"],
+        "seed": ["0", "1", "2"],
+    }
+    for cells in by_facet.values():
+        assert sum(cell["hits"] for cell in cells.values()) == 41
+    assert by_facet["depth"]["10"] == {
+        "mean": by_facet["depth"]["10"]["hits"] / 9,
+        "hits": by_facet["depth"]["10"]["hits"],
+        "n": 9,
+    }
+    assert list(data["rows"][0]["metrics"]) == ["recall", "ref_ppl", "kv_mb", "tok_s", "span_kept"]
 
 
 def test_full_comes_first_and_the_rest_as_it_appears_or_as_asked() -> None:
@@ -97,7 +148,7 @@ def test_full_comes_first_and_the_rest_as_it_appears_or_as_asked() -> None:
 def test_unfinished_rows_say_how_far_they_are() -> None:
     rows = summarise([record(seed=0), record(seed=1), record("full", "ratio=1")], {}, METRICS).rows
     assert [(row.compose, row.n) for row in rows] == [("full", 1), ("snapkv", 2)]
-    assert rows[0].metrics["recall"].reasons == {"se": "a standard error needs two runs or more, there is 1"}
+    assert rows[0].metrics["recall"].reasons == {"se": "a standard error needs two groups or more, there is 1"}
 
 
 def test_no_records_give_no_rows() -> None:
@@ -114,13 +165,54 @@ def test_missing_values_are_counted_by_reason_and_never_zero() -> None:
     assert row.metrics["ref_ppl"].mean is None
     assert row.metrics["ref_ppl"].missing == {"not measured in this trial": 1, "one token": 2}
     assert row.metrics["recall"].n == 2
-    assert row.recall_by_depth["10"].n == 2
+    assert [score.n for score in row.by_facet["seed"].values()] == [1, 1]
 
 
-def test_depths_without_a_value_and_recall_in_parts_are_left_out() -> None:
-    nothing = record(metrics={"recall": None}, reasons={"recall": "no answer"})
-    assert summarise([nothing], {}, METRICS).rows[0].recall_by_depth == {}
-    assert summarise([record(metrics={"recall": 0.5})], {}, METRICS).rows[0].recall_by_depth == {}
+def test_values_of_a_facet_without_a_score_are_left_out_and_scores_in_parts_have_no_hits() -> None:
+    trials = [
+        record(depth=10.0, metrics={"recall": 0.5}),
+        record(depth=20.0, metrics={"recall": None}, reasons={"recall": "no answer"}),
+    ]
+    (row,) = summarise(trials, {}, METRICS).rows
+    assert row.by_facet == {"depth": {"10": FacetScore(mean=0.5, hits=None, n=1)}}
+
+
+def test_facets_of_one_value_or_very_many_make_no_table() -> None:
+    found = facet_values(record(context=at, depth=float(at % 2)) for at in range(40))
+    assert found == {"depth": [0.0, 1.0]}
+
+
+def test_facets_may_be_words() -> None:
+    trials = [
+        record(seed=at).model_copy(update={"facets": {"kind": kind}, "metrics": {"f1": at / 4}})
+        for at, kind in enumerate(("what", "who", "what"))
+    ]
+    results = summarise(trials, {}, [MetricInfo(name="f1", title="F1", primary=True)])
+    (row,) = results.rows
+    assert row.by_facet == {
+        "kind": {"what": FacetScore(mean=0.25, hits=None, n=2), "who": FacetScore(mean=0.25, hits=None, n=1)}
+    }
+
+
+def test_the_primary_score_is_the_marked_one_else_the_first() -> None:
+    a, b = MetricInfo(name="a", title="A"), MetricInfo(name="b", title="B", primary=True)
+    assert primary_of([a, b]) == b
+    assert primary_of([a]) == a
+    assert primary_of([]) is None
+
+
+def test_size_ratios_compare_rows_of_the_same_trials() -> None:
+    sizes = {"full": (8.0, 8.0), "a": (2.0, 2.0), "b": (2.0,), "c": ()}
+    trials = [
+        record(
+            compose, "ratio=4", seed=seed, metrics={"recall": 1.0, **({"kv_mb": mb[seed]} if seed < len(mb) else {})}
+        )
+        for compose, mb in sizes.items()
+        for seed in range(2)
+    ]
+    found = summarise(trials, {}, METRICS).size_ratios
+    assert found == {RowKey("full", "ratio=4"): 1.0, RowKey("a", "ratio=4"): 4.0}
+    assert summarise([record()], {}, METRICS).size_ratios == {}
 
 
 def test_a_metric_nobody_described_is_still_reported() -> None:
@@ -136,7 +228,7 @@ def test_an_unknown_ratio_has_a_reason() -> None:
 
 
 def test_a_trial_counts_once() -> None:
-    with pytest.raises(ValueError, match="two records of one trial: snapkv ratio=4 at 1024 tokens"):
+    with pytest.raises(ValueError, match="two records of one trial: snapkv ratio=4 on sample 1024-10-0"):
         summarise([record(), record(response="other")], {}, METRICS)
 
 
@@ -145,9 +237,9 @@ def test_a_configuration_with_nan_is_refused() -> None:
         summarise([record()], {"bad": float("nan")}, METRICS)
 
 
-@pytest.mark.parametrize(("depth", "text"), [(10.0, "10"), (12.5, "12.5"), (0.0, "0"), (33.3, "33.3")])
-def test_depths_are_written_without_needless_decimals(depth: float, text: str) -> None:
-    assert depth_text(depth) == text
+@pytest.mark.parametrize(("value", "text"), [(10.0, "10"), (12.5, "12.5"), (0, "0"), (33.3, "33.3"), ("who", "who")])
+def test_facets_are_written_without_needless_decimals(value: Facet, text: str) -> None:
+    assert facet_text(value) == text
 
 
 ORDER = tuple(dict.fromkeys(trial.key.row for trial in experiment()))
@@ -191,4 +283,4 @@ def test_the_file_is_strict_json_whatever_was_measured(
         raise AssertionError(token)
 
     json.loads(results.to_json(), parse_constant=refuse)
-    assert Results.model_validate_json(results.to_json()) == results
+    assert Results.from_json(results.to_json()) == results

@@ -6,13 +6,14 @@ import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
-from kvfw.bench import compression
+from kvfw.bench import compression, startup
 from kvfw.bench import run as bench
 from kvfw.bench.clock import ratios, seconds_of
 from kvfw.bench.compression import Cost, costs
@@ -37,8 +38,13 @@ from kvfw.errors import RunError
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.run.prefill import prefill
+from kvfw.report.terminal import rich_table
 
 CPU = torch.device("cpu")
+
+
+def silent(_: str) -> None:
+    """Nobody is told."""
 
 
 def bound(*texts: str) -> list[Compressor]:
@@ -80,7 +86,7 @@ def test_every_composition_pays_for_its_own_scores(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("kvfw.core.compress.compressor.checked_scores", counted)
     model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
-    found = costs(model, None, list(range(1, 90)), bound("snapkv", "snapkv:0.5+streaming:0.5", "h2o"), repeats=2)
+    found = costs(model, None, list(range(1, 90)), bound("snapkv", "snapkv:0.5+streaming:0.5", "h2o"), 2, silent)
     # Three rounds, of which the first is not counted; in each, two layers: 1 + 2 + 1 scorers.
     assert len(asked) == 3 * 2 * (1 + 2 + 1)
     assert [cost.compose for cost in found] == ["snapkv", "snapkv:0.5+streaming:0.5", "h2o"]
@@ -99,9 +105,54 @@ def test_costs_are_medians_of_what_the_clock_said(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(compression, "seconds_of", clock)
     model = random_llama(layers=1, heads=2, kv_heads=1, head_dim=8)
-    (found,) = costs(model, None, list(range(1, 60)), bound("snapkv"), repeats=3)
+    (found,) = costs(model, None, list(range(1, 60)), bound("snapkv"), 3, silent)
     assert (found.prefill_s, found.compress_s, found.observe_s) == (2.0, 0.4, 0.0)
     assert found.fraction == pytest.approx(0.1)
+
+
+def test_every_step_is_announced_before_its_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = list[str]()
+
+    def clock(work: Any, device: torch.device) -> float:
+        log.append("clock")
+        work()
+        log.append("stop")
+        return 1.0
+
+    monkeypatch.setattr(compression, "seconds_of", clock)
+    model = random_llama(layers=1, heads=2, kv_heads=1, head_dim=8)
+    costs(model, None, list(range(1, 60)), bound("snapkv", "h2o"), 1, log.append)
+    steps = ["prefill", "prefill that observes", "column sums at distances 0", "snapkv", "h2o"]
+    told = [f"{turn}: {step}" for turn in ("warm-up", "round 1 of 1") for step in steps]
+    assert log == [entry for step in told for entry in (step, "clock", "stop")]
+
+
+def test_every_measurement_says_its_rounds(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "peak_of", lambda *_: Peak(1, 1, 1, 1))
+    monkeypatch.setattr(startup, "run_python", lambda *_: "0.5")
+    monkeypatch.setattr("kvfw.bench.whole_evaluation.run_prompt", lambda *_: ())
+    encoder = SimpleNamespace(similarity=lambda *_: 1.0)
+    monkeypatch.setattr("kvfw.bench.whole_evaluation.SentenceEncoder", lambda: encoder)
+    arguments = ["--model", str(tiny_folder), "--contexts", "200", "--scaling", "200", "--repeats", "2", "--json"]
+    assert main.run(["bench", *arguments]) in (0, 1)
+    printed = capsys.readouterr()
+    json.loads(printed.out)  # what is told stays out of the way
+    said = printed.err.splitlines()
+    hybrid = "snapkv:0.8+ewmeans_pre:0.2"
+    for line in (
+        "compression at 200 tokens",
+        "compression at 200 tokens, warm-up: prefill",
+        f"compression at 200 tokens, round 2 of 2: {hybrid}",
+        "a whole evaluation of 16 compositions at 200 tokens, round 1 of 1: evaluation",
+        "decode speed, round 2 of 2: 200 slots",
+        "memory, round 2 of 2: full, 256 tokens at a time",
+        "starting and loading, round 1 of 2: kvfw list",
+        "starting and loading, round 2 of 2: loading",
+        f"scaling on a random model, 200 tokens, round 1 of 1: {hybrid}",
+    ):
+        assert f"measuring {line}" in said
 
 
 def test_what_is_observed_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +172,7 @@ def test_what_is_observed_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(compression, "seconds_of", clock)
     monkeypatch.setattr(compression, "column_sums", counted)
     model = random_llama(layers=2, heads=2, kv_heads=1, head_dim=8)
-    (found,) = costs(model, None, list(range(1, 60)), bound("h2o"), repeats=2)
+    (found,) = costs(model, None, list(range(1, 60)), bound("h2o"), 2, silent)
     assert (found.prefill_s, found.compress_s) == (2.0, 0.1)
     assert found.observe_s == pytest.approx(0.3)
     assert (found.lowest, found.highest) == pytest.approx((0.15, 0.25))
@@ -163,10 +214,10 @@ def test_memory_is_measured_with_what_is_freed_given_back(monkeypatch: pytest.Mo
 
 def test_decode_speed_by_slots() -> None:
     model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
-    found = speeds(model, list(range(1, 120)), (32, 64), 1, sinks=4, recent=8, registry=default_registry())
-    assert [speed.slots for speed in found] == [119, 32, 64]
+    found = speeds(model, list(range(1, 120)), (96, 104), 1, silent)
+    assert [speed.slots for speed in found] == [119, 96, 104]
     # Two layers, two KV heads of size 8, keys and values, float32.
-    assert [speed.kv_bytes for speed in found] == [n * 2 * 2 * 8 * 2 * 4 for n in (119, 32, 64)]
+    assert [speed.kv_bytes for speed in found] == [n * 2 * 2 * 8 * 2 * 4 for n in (119, 96, 104)]
     assert found[0].relative == 1.0
     assert all(speed.tokens_per_s > 0 for speed in found)
 
@@ -211,12 +262,11 @@ def cost(tokens: int, fraction: float) -> Cost:
 
 def findings() -> Findings:
     model = random_llama(layers=1, heads=2, kv_heads=1, head_dim=8)
-    registry = default_registry()
     return Findings(
         hardware={"cores": 2},
         complete=True,
         costs=(cost(1024, 0.03), cost(3072, 0.02)),
-        speeds=speeds(model, list(range(1, 60)), (32,), 1, sinks=4, recent=8, registry=registry),
+        speeds=speeds(model, list(range(1, 120)), (96,), 1, silent),
         whole=Whole(16, 3072, 16, 20.0, 5.0, 0.3),
         starting=Starting(help_s=0.1, list_s=0.2, load_s=4.0),
         scaling=(cost(1024, 0.03), cost(3072, 0.02)),
@@ -226,8 +276,8 @@ def findings() -> Findings:
 def lines(found: Findings) -> list[str]:
     out = StringIO()
     console = Console(file=out, width=200)
-    for table in tables(found):
-        console.print(table)
+    for grid in tables(found):
+        console.print(rich_table(grid, 200))
     return [" ".join(line.replace("│", " ").split()) for line in out.getvalue().splitlines()]
 
 
@@ -249,6 +299,11 @@ def test_findings_are_written_for_people_and_machines() -> None:
     assert "snapkv 0.000 0.040 2.0% 1.0%–4.0%" in told
     assert [drawing.name for drawing in figures(found)] == ["compression", "scaling", "decoding"]
     assert all(drawing.save("png").startswith(b"\x89PNG") for drawing in figures(found))
+
+
+def test_a_list_in_a_composition_is_no_markup() -> None:
+    found = replace(findings(), costs=(replace(cost(3072, 0.02), compose="lists(words=[cwe,vt])"),))
+    assert any(line.startswith("lists(words=[cwe,vt]) ") for line in lines(found))
 
 
 def test_memory_promises_are_ratios_of_what_processes_measured() -> None:
@@ -317,7 +372,7 @@ def test_a_wrong_request_is_said_before_anything_is_timed(
 def test_lengths_are_measured_from_short_to_long_once_each(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[int]()
 
-    def measured(_: object, tokens: int, __: int) -> tuple[Cost, ...]:
+    def measured(_: object, tokens: int, *__: object) -> tuple[Cost, ...]:
         asked.append(tokens)
         return (cost(tokens, 0.02),)
 

@@ -1,6 +1,7 @@
 """``kvfw report`` as a user meets it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,10 +15,17 @@ from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
 from kvfw.store.run_folder import RunFolder
 
 METRICS = (
-    MetricInfo(name="recall", title="Found", unit="%", proportion=True, digits=1, higher_is_better=True),
+    MetricInfo(name="recall", title="Found", unit="%", proportion=True, digits=1, higher_is_better=True, primary=True),
     MetricInfo(name="kv_mb", title="KV MB", unit="MB", digits=2),
 )
-SETTINGS = {"model": "m", "task": "niah", "question_aware": True, "amounts": ["ratio=4"], "seeds": 2}
+OLD_RUN = Path(__file__).parents[1] / "data" / "run_schema_1"
+SETTINGS = {
+    "model": "m",
+    "task": "niah",
+    "question_aware": True,
+    "amounts": ["ratio=4"],
+    "scores": [METRICS[0].model_dump()],
+}
 
 
 def trials(*composes: str) -> list[TrialRecord]:
@@ -26,13 +34,13 @@ def trials(*composes: str) -> list[TrialRecord]:
             key=TrialKey(
                 compose=compose,
                 amount="ratio=1" if compose == "full" else "ratio=4",
-                context=1024,
-                depth=10.0,
-                seed=seed,
+                sample=f"1024-10-{seed}",
             ),
+            group=f"1024/{seed}",
+            facets={"context": 1024, "depth": 10.0, "seed": seed},
             ratio=1.0 if compose == "full" else 4.0,
             prompt_sha256="ab" * 32,
-            answer="K3",
+            references=("K3",),
             response="K3",
             metrics={"recall": float(seed == 0 or compose == "full"), "kv_mb": 2.0},
         )
@@ -91,6 +99,16 @@ def test_all_formats_at_once(folder: Path, tmp_path: Path) -> None:
     }
 
 
+def test_a_run_of_schema_1_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "quick"
+    shutil.copytree(OLD_RUN, folder)
+    assert run(["report", str(folder), "--format", "all"]) == 0
+    assert capsys.readouterr().err == ""
+    text = (folder / "tables.md").read_text(encoding="utf-8")
+    assert "| snapkv:0.8+ewmeans\\_pre:0.2 | ratio 4 | 3.18 | 40.0 \\[11.8, 76.9\\] | 3.318 |" in text
+    assert "| snapkv:0.8+ewmeans\\_pre:0.2 | ratio 4 | 0 | 0 | 0 | 1 | 1 | 2/5 |" in text
+
+
 def test_several_runs_go_side_by_side_into_a_folder_of_their_own(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,8 +141,9 @@ def test_results_that_are_missing_or_broken_are_computed_again(folder: Path, con
         (folder / "results.json").write_text(content, encoding="utf-8")
     assert run(["report", str(folder), "--format", "markdown"]) == 0
     text = (folder / "tables.md").read_text(encoding="utf-8")
-    # As the installed metrics are called.
-    assert "| Recall, % |" in text
+    # As the settings call the scores, and the installed metrics themselves.
+    assert "| Found, % |" in text
+    assert "| KV MB |" in text
     assert "50.0" in text
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from html import unescape
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ import pytest
 import kvfw
 from helpers.pages import DOCS, ROOT
 from kvfw.cli.main import COMMANDS, cli
-from kvfw.core.compose.composition import build_stage
+from kvfw.core.compose.composition import parse
 from kvfw.core.compress.describe import describe
 from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
 from kvfw.core.registry.hooks import KvfwHooks
@@ -33,7 +34,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation as HTML, built from a copy with warnings as errors."""
     source = tmp_path_factory.mktemp("docs") / "docs"
     shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns("_build", "parts", "reference.rst", "__pycache__"))
-    out = source.parent / "html"
+    out = source.parent / "html" / version("kvfw")
+    # Built before, and what is no version.
+    for name in ("0.0.9", "0.0.10", "latest"):
+        (source.parent / "html" / name).mkdir(parents=True)
+        (source.parent / "html" / name / "objects.inv").touch()
     arguments = ["-q", "-n", "-W", "--keep-going", "-b", "html", str(source), str(out)]
     done = subprocess.run([sys.executable, "-m", "sphinx", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -43,6 +48,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page_text(path: Path) -> str:
     """What a reader sees of an HTML page."""
     return unescape(TAG.sub("", path.read_text(encoding="utf-8")))
+
+
+def test_every_page_says_its_version_and_the_front_page_leads_to_the_others(built: Path) -> None:
+    release = version("kvfw")
+    for page in ("index.html", "parts/scorer/snapkv.html"):
+        assert f"kvfw {release}" in page_text(built / page)
+    assert f"These pages describe version {release}; other versions." in " ".join(
+        page_text(built / "index.html").split()
+    )
+    assert 'href="../index.html">other versions' in (built / "index.html").read_text(encoding="utf-8")
+    listed = re.findall(r'href="([^"]+)"', (built.parent / "index.html").read_text(encoding="utf-8"))
+    assert listed == [f"{name}/index.html" for name in (release, "0.0.10", "0.0.9")]
 
 
 @pytest.mark.parametrize("spec", PARTS, ids=lambda spec: f"{spec.kind}-{spec.name}")
@@ -70,7 +87,7 @@ def test_what_a_page_says_to_write_parses(spec: PartSpec) -> None:
     usage = describe(spec, REGISTRY).usage
     assert usage
     for text in usage:
-        assert build_stage(text, REGISTRY)
+        assert parse(text, REGISTRY).stages
 
 
 def test_the_page_of_a_part_has_its_paper_and_its_defaults(built: Path) -> None:

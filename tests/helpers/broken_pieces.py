@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +60,23 @@ class Forgetful(sound.Segments):
 
     def merge(self, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
         return super().merge(replace(state, mass=state.valid.float()), weights, budget)
+
+
+class Inventive(sound.Segments):
+    """May lose tokens, and invents some."""
+
+    loses_mass: ClassVar[bool] = True
+
+    def merge(self, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
+        merged = super().merge(state, weights, budget)
+        return replace(merged, mass=merged.mass * 1.01)
+
+
+class Unbiased(sound.Segments):
+    """Forgets the biases."""
+
+    def bias(self, biases: Tensor) -> Tensor:
+        return torch.zeros(())
 
 
 class Backwards(sound.Segments):

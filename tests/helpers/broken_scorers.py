@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from enum import Enum
+from typing import Annotated
 
 import torch
-from pydantic import ConfigDict
+from pydantic import ConfigDict, SkipValidation
 from torch import Tensor
 
 from helpers import sound_parts as sound
-from kvfw.core.parts.part import Part
-from kvfw.core.state.observation import Observation
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.parts.part import Part, PartOption
+from kvfw.core.parts.spec import Kind
+from kvfw.core.state.observation import Needs, Observation
 
 
 class NoScore(Part):
@@ -135,6 +138,19 @@ class Peeking(sound.Norm):
     def score(self, obs: Observation) -> Tensor:
         scores = super().score(obs)
         return scores if obs.lexical is None else scores + 5 * obs.lexical[:, None]
+
+
+class Unnarrowed(sound.Norm):
+    """Shows the scorer it holds all that it sees itself."""
+
+    inner: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv(window=2)")]
+
+    @property
+    def needs(self) -> Needs:
+        return self.inner.needs
+
+    def score(self, obs: Observation) -> Tensor:
+        return self.inner.score(obs)
 
 
 class Homeless(sound.Norm):

@@ -82,6 +82,28 @@ class Envious(sound.Keep):
         return Outcome(kept=self.selector.select(scores, budget, eligible))
 
 
+class Unnarrowing(sound.Keep):
+    """Asks its scorer behind kvfw's back."""
+
+    def run(self, obs: Observation, score_of: ScoreOf, budget: Tensor, eligible: Tensor) -> Outcome:
+        return Outcome(kept=self.selector.select(self.scorer.score(obs), budget, eligible))
+
+
+class Resetting(sound.Keep):
+    """Sets all biases back to 0."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, bias=state.bias.masked_fill(state.valid, 0.0))
+
+
+class Overfull(sound.Fuse):
+    """Keeps the tokens it merges as well, up to its budget."""
+
+    def run(self, obs: Observation, score_of: ScoreOf, budget: Tensor, eligible: Tensor) -> Outcome:
+        outcome = super().run(obs, score_of, budget, eligible)
+        return replace(outcome, kept=eligible & (eligible.cumsum(-1) <= budget[..., None]))
+
+
 class Jealous(sound.Keep):
     """Leaves its mark on caches that others have slots in."""
 

@@ -42,7 +42,7 @@ class OneName(sound.Sum):
         return (replace(sample, id="sample") for sample in super().samples(tokenizer))
 
 
-class Forgetful(sound.Sum):
+class Facetless(sound.Sum):
     """Leaves out a facet where it is 0."""
 
     def sample(self, tokenizer: Tokenizer, context: int, depth: float, seed: int) -> Sample:
@@ -50,7 +50,7 @@ class Forgetful(sound.Sum):
         return replace(made, facets={name: value for name, value in made.facets.items() if value})
 
 
-class Silent(sound.Sum):
+class Unasked(sound.Sum):
     """Does not say what is right."""
 
     def sample(self, tokenizer: Tokenizer, context: int, depth: float, seed: int) -> Sample:

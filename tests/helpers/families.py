@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from test_session import eager_attention, reference_kept, reference_scores
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from helpers.eager import eager_attention, reference_kept, reference_scores
 from helpers.rotations import LENGTH as ROTATED
 from helpers.rotations import ROTATIONS, observed
 from helpers.tiny_models import at_once, bound, build, close, generate, kept, prompt, snapshot

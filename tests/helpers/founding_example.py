@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from helpers.report_examples import CONTEXTS, DEPTHS, HYBRID, METRICS, SEEDS
+from kvfw.analysis.sources import Source
 from kvfw.core.contracts.records import TrialKey, TrialRecord
-from kvfw.report.source import Source
 
 PINNED = "pinned:0.65+ewmeans_post:0.35"
 SETTINGS: dict[str, JsonValue] = {
@@ -112,19 +112,19 @@ def _row(row: Published) -> list[TrialRecord]:
                 "kv_mb": 28672 * slots / 2**20,
                 "kv_overhead_mb": 0.0 if full else 672 * slots / 2**20,
                 "tok_s": noise.gauss(row.tok_s, 0.5) if first else None,
-                "needle_retained": row.kept
-                if row.kept in (0.0, 1.0)
-                else min(1.0, max(0.0, noise.gauss(row.kept, 0.08))),
+                "span_kept": row.kept if row.kept in (0.0, 1.0) else min(1.0, max(0.0, noise.gauss(row.kept, 0.08))),
             }
             digest = hashlib.sha256(f"{context} {seed} {depth}".encode()).hexdigest()
             made.append(
                 TrialRecord(
                     key=TrialKey(
-                        compose=row.compose, amount=f"ratio={row.ratio}", context=context, depth=depth, seed=seed
+                        compose=row.compose, amount=f"ratio={row.ratio}", sample=f"{context}-{depth:g}-{seed}"
                     ),
+                    group=f"{context}/{seed}",
+                    facets={"context": context, "depth": depth, "seed": seed},
                     ratio=float(row.ratio),
                     prompt_sha256=digest,
-                    answer=digest[:8].upper(),
+                    references=(digest[:8].upper(),),
                     response=f" {digest[:8].upper()}." if metrics["recall"] else " the whale, and the sea",
                     metrics=metrics,
                     reasons={} if first else {"tok_s": "timed in the first trial of each length only"},

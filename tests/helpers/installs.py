@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from dataclasses import dataclass
@@ -67,12 +68,41 @@ def wheelhouse() -> Path:
     return folder
 
 
+def built(folder: Path) -> tuple[Path, Path]:
+    """An sdist of the project, and a wheel that is built from the sdist alone."""
+    sources = copied(folder / "sources")
+    out = folder / "dist"
+    code = f"from setuptools.build_meta import build_sdist; build_sdist({str(out)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=sources, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,) = out.glob("*.tar.gz")
+    pip("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(out), str(sdist))
+    (wheel,) = out.glob("*.whl")
+    return sdist, wheel
+
+
+def install_alone(folder: Path, wheel: Path) -> Installed:
+    """A new environment with one wheel in it, which finds all dependencies in the running environment.
+
+    A plain path in a ``.pth`` file: what the running environment has installed in editable form is out of sight.
+    """
+    python = fresh(folder / "environment")
+    pip("--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel))
+    (site,) = (folder / "environment").glob("**/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return Installed(python, folder)
+
+
+def fresh(environment: Path) -> Path:
+    """The interpreter of a new environment in which nothing is installed."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    return environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
 def install(folder: Path, wheels: Path, *more: Path) -> Installed:
     """A new environment under ``folder`` with kvfw, the example plugins and ``more``, from wheels and sources alone."""
     sources = copied(folder / "sources")
-    environment = folder / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    python = fresh(folder / "environment")
     packages = [sources, *(sources / "plugins" / name for name in PLUGINS), *more]
     # Through variables, so that the environments in which packages are built are offline as well.
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}

@@ -18,13 +18,14 @@ def mypy(
 ) -> subprocess.CompletedProcess[str]:
     """Runs mypy in a folder; ``paths`` are where packages are looked for besides the installed ones."""
     command = [sys.executable, "-m", "mypy", "--cache-dir", CACHE, "--no-color-output", *arguments]
+    already = filter(None, [os.environ.get("MYPYPATH")])
     CACHE.mkdir(parents=True, exist_ok=True)
     # One at a time: mypy does not expect another one to write the same cache.
     with FileLock(CACHE / "kvfw.lock"):
         return subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, "MYPYPATH": os.pathsep.join(map(str, paths))},
+            env={**os.environ, "MYPYPATH": os.pathsep.join([*map(str, paths), *already])},
             capture_output=True,
             text=True,
             timeout=600,

@@ -1,14 +1,16 @@
 """Parts of a stranger: odd options, and parts that break their contract."""
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from fractions import Fraction
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
+from kvfw.core.compose.composition import Composition, StageShare, Term, parse
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.parts.part import Method, Part, PartOption
+from kvfw.core.parts.part import Method, Part, PartOption, StageForm
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, register
 from kvfw.core.state.observation import Needs, Observation
@@ -47,6 +49,59 @@ class Nested(Method):
 
     by: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv(window=5)")]
     recipe: ClassVar[str] = "select(scorer=$by)"
+
+
+class Halves(Method):
+    """A sum whose shares have no decimal, of a part that is its option and of one that holds it."""
+
+    by: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv(window=5)")]
+    recipe: ClassVar[str] = "$by:1/3+select(scorer=$by,selector=evenly):2/3"
+
+
+class Tailed(Method):
+    """A sum that ends in a merging stage, with a sum inside."""
+
+    by: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv(window=5)")]
+    iters: int = 3
+    block: int | None = None
+    recipe: ClassVar[str] = (
+        "halves(by=$by):0.6+merge(merger=ewmeans(iters=$iters,block=$block),weight=$by,bias=log):0.4"
+    )
+
+
+class TailInFront(Method):
+    """A sum in which a stage follows a merging one."""
+
+    recipe: ClassVar[str] = "tailed:0.5+uniform:0.5"
+
+
+class Circle(Method):
+    """Its recipe names itself."""
+
+    recipe: ClassVar[str] = "circle"
+
+
+class Lists(Plain):
+    """Has options that are lists."""
+
+    counts: tuple[int, ...] = ()
+    at: tuple[float, ...] = Field((10, 50.5), min_length=1)
+    words: tuple[str, ...] = ("vt",)
+    some: tuple[int, ...] | None = None
+
+
+class Several(Plain):
+    """Holds a list of parts."""
+
+    of: Annotated[tuple[Scorer, ...], SkipValidation, PartOption(Kind.SCORER, "[snapkv,position]")]
+
+
+class Listing(Method):
+    """Hands lists on to parts that take lists."""
+
+    of: Annotated[tuple[Scorer, ...], SkipValidation, PartOption(Kind.SCORER, "[snapkv,position]")]
+    counts: tuple[int, ...] = (3, 4)
+    recipe: ClassVar[str] = "several(of=$of):0.5+lists(counts=$counts,at=[2,2.5]):0.5"
 
 
 class BrokenRecipe(Method):
@@ -191,6 +246,13 @@ STRANGERS = (
     _spec(Kind.SCORER, "options", Options),
     _spec(Kind.SCORER, "required", Required),
     _spec(Kind.METHOD, "nested", Nested),
+    _spec(Kind.METHOD, "halves", Halves),
+    _spec(Kind.METHOD, "tailed", Tailed),
+    _spec(Kind.METHOD, "tail_in_front", TailInFront),
+    _spec(Kind.METHOD, "circle", Circle),
+    _spec(Kind.SCORER, "lists", Lists),
+    _spec(Kind.SCORER, "several", Several),
+    _spec(Kind.METHOD, "listing", Listing),
     _spec(Kind.METHOD, "broken_recipe", BrokenRecipe),
     _spec(Kind.SCORER, "raising", Raising),
     _spec(Kind.SCORER, "nan", NaN),
@@ -212,6 +274,19 @@ STRANGERS = (
     PartSpec(Kind.SCORER, "unnamed", f"{__name__}:Absent", "for a test", provider="stranger"),
     PartSpec(Kind.SCORER, "no_part", f"{__name__}:STRANGERS", "for a test", provider="stranger"),
 )
+
+
+def stage_of(text: str, registry: Registry | None = None) -> StageForm:
+    """The one stage that a text stands for."""
+    (found,) = parse(text, registry).stages
+    return found.stage
+
+
+def by_hand(*stages: object) -> Composition:
+    """A composition of stages that have no names, in equal shares."""
+    share, whole = Fraction(1, len(stages)), Fraction(1)
+    made = [StageShare(cast(StageForm, stage), whole) for stage in stages]
+    return Composition(tuple(Term(f"by_hand_{i}", share, (each,)) for i, each in enumerate(made)))
 
 
 def strange_registry() -> Registry:

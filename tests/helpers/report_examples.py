@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
 
 METRICS = (
-    MetricInfo(name="recall", title="Recall", unit="%", proportion=True, digits=1, higher_is_better=True),
+    MetricInfo(name="recall", title="Recall", unit="%", proportion=True, digits=1, higher_is_better=True, primary=True),
     MetricInfo(name="ref_ppl", title="Ref PPL", digits=3, higher_is_better=False),
     MetricInfo(name="self_ppl", title="Self PPL", digits=3, higher_is_better=False),
     MetricInfo(name="embed_cos", title="Embed", digits=4, higher_is_better=True),
@@ -13,7 +13,7 @@ METRICS = (
     MetricInfo(name="kv_mb", title="KV MB", unit="MB", digits=2, higher_is_better=False),
     MetricInfo(name="kv_overhead_mb", title="Overhead MB", unit="MB", digits=2, higher_is_better=False),
     MetricInfo(name="tok_s", title="Tok/s", unit="tok/s", digits=1, higher_is_better=True),
-    MetricInfo(name="needle_retained", title="Needle kept", unit="%", digits=0, higher_is_better=True),
+    MetricInfo(name="span_kept", title="Span kept", unit="%", digits=0, higher_is_better=True),
 )
 
 HYBRID = "snapkv:0.8+ewmeans_pre:0.2"
@@ -33,10 +33,12 @@ def record(
     response: str = "the code is K3Q9",
 ) -> TrialRecord:
     return TrialRecord(
-        key=TrialKey(compose=compose, amount=amount, context=context, depth=depth, seed=seed),
+        key=TrialKey(compose=compose, amount=amount, sample=f"{context}-{depth:g}-{seed}"),
+        group=f"{context}/{seed}",
+        facets={"context": context, "depth": depth, "seed": seed},
         ratio=ratio,
         prompt_sha256="ab" * 32,
-        answer="K3Q9",
+        references=("K3Q9",),
         response=response,
         metrics={"recall": 1.0} if metrics is None else metrics,
         reasons=reasons or {},
@@ -63,10 +65,10 @@ def experiment(
                 "ref_ppl": 1.1 + ratio * (at % 9) / 50,
                 "kv_mb": context * 0.02 / ratio,
                 "tok_s": 16.0 + ratio if first else None,
-                "needle_retained": None if compose == "full" else (at % 4) / 4,
+                "span_kept": None if compose == "full" else (at % 4) / 4,
             }
             reasons = {} if first else {"tok_s": "timed in the first trial of each length only"}
             if compose == "full":
-                reasons["needle_retained"] = "nothing was compressed"
+                reasons["span_kept"] = "nothing was compressed"
             made.append(record(compose, amount, context, depth, seed, ratio=ratio, metrics=metrics, reasons=reasons))
     return made

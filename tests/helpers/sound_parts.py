@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -67,7 +68,7 @@ class Segments(Part):
             members = real[i * len(real) // slots : (i + 1) * len(real) // slots]
             at = out.mass.shape[-1] - slots + i
             out.mass[row, head, at] = state.mass[row, head, members].sum()
-            out.bias[row, head, at] = 0.0
+            out.bias[row, head, at] = self.bias(state.bias[row, head, members])
             if len(members) == 1:
                 members = members[:1]
                 out.keys[row, head, at] = state.keys[row, head, members[0]]
@@ -78,6 +79,10 @@ class Segments(Part):
             out.keys[row, head, at] = (share[:, None] * state.keys[row, head, members]).sum(0)
             out.values[row, head, at] = (share[:, None] * state.values[row, head, members]).sum(0)
             out.positions[row, head, at] = state.positions[row, head, members].mean()
+
+    def bias(self, biases: Tensor) -> Tensor:
+        """The mean of what the biases multiply attention by, as a bias."""
+        return biases.logsumexp(0) - math.log(len(biases))
 
     def shares(self, weights: Tensor) -> Tensor:
         """What each member counts; all alike where no weight is above 0."""

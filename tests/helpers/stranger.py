@@ -31,6 +31,7 @@ from kvfw import (
     Scorer,
     Selector,
     Space,
+    Stage,
     StageForm,
     Task,
     Tokenizer,
@@ -190,6 +191,7 @@ _SCORER: type[Scorer] = XScorer
 _SELECTOR: type[Selector] = XSelector
 _MERGER: type[Merger] = XMerger
 _SPACE: type[Space] = XSpace
+_STAGE: type[Stage] = XStage
 _TASK: type[Task] = XTask
 _METRIC: type[Metric] = XMetric
 _DERIVED: type[DerivedMetric] = XDerived

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.contracts.parts import LayerView
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.cache import CompressedCache
@@ -306,8 +307,9 @@ def kept(state: KVState, row: int, head: int) -> list[float]:
 class Ragged:
     """Gives every layer and head another number of slots; the sum is right."""
 
-    def allocate(self, total: Tensor, kv_heads: Sequence[int]) -> list[Tensor]:
+    def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
         """The mean, plus an offset that is odd in the place of the head, so that offsets cancel."""
+        kv_heads = [layer.kv_heads for layer in layers]
         heads = sum(kv_heads)
         each = total // heads
         offsets = [int(math.fmod(2 * place - (heads - 1), 7)) for place in range(heads)]

@@ -49,7 +49,7 @@ def test_their_parts_are_registered_under_their_own_names(registry: Registry) ->
 )
 @pytest.mark.parametrize("budget", [[[10, 10], [10, 10]], [[2, 12], [7, 3]]])
 def test_they_work_in_compositions(registry: Registry, text: str, budget: list[list[int]]) -> None:
-    bound = compressor(parse(text, registry), amount(ratio=4), sinks=2, recent=3, registry=registry)
+    bound = compressor(parse(text, registry), amount(ratio=4), sinks=2, recent=3)
     state = bound.compress(observe([random_row(45, seed=1), random_row(33, seed=2)]), tensor(budget))
     assert state.valid.sum(-1).tolist() == [[slots + 5 for slots in row] for row in budget]
     check_well_formed(state)

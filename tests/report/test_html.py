@@ -13,11 +13,13 @@ import pytest
 from helpers.founding_example import founding, source
 from helpers.missing import lacking
 from helpers.report_examples import HYBRID, record
+from kvfw.analysis.sources import Report, make_report
 from kvfw.core.contracts.records import TrialRecord
-from kvfw.report.figures import draw
+from kvfw.report.canvas import Drawing
 from kvfw.report.files import FORMS, report_files
+from kvfw.report.heatmap import heat_maps
 from kvfw.report.html import html_page
-from kvfw.report.source import Report, make_report
+from kvfw.report.scatter import scatter_plots
 
 HOSTILE = '</bdi></td><script>alert(1)</script><img src="http://x.test/a.png" onerror="alert(2)">{{ 7*7 }}\x00\u202e'
 NOTHING_INSIDE = {"meta", "img", "br", "wbr"}
@@ -28,6 +30,10 @@ ALLOWED = NOTHING_INSIDE | set(
         "span figure figcaption details summary ul li bdi",
     )
 )
+
+
+def draw(report: Report) -> list[Drawing]:
+    return [*scatter_plots(report.results), *heat_maps(report.results, report.records)]
 
 
 def page_of(*trials: TrialRecord, name: str = "run", model: str = "m") -> str:
@@ -99,10 +105,10 @@ def test_the_page_holds_everything(founding_page: str) -> None:
         "Some CPU, 2 cores",
         "Recall against full",
         "cannot decide",
-        "Recall by depth of the needle",
+        "Recall by depth",
         "trials.jsonl line 7 skipped: torn",
         "timed in the first trial of each length only",
-        "1024 tokens, depth 10 %, seed 0, answer",
+        "context 1024, depth 10, seed 0, answer",
         "prompts_sha256",
     ):
         assert text in said, text
@@ -230,7 +236,7 @@ def test_a_browser_opens_the_page_without_error_or_request(founding_page: str, t
     console, requests, document = opened(page, tmp_path)
     assert console == []
     assert requests == []
-    assert "Recall by depth of the needle" in document
+    assert "Recall by depth" in document
 
 
 @pytest.mark.real
@@ -252,4 +258,4 @@ def test_the_browser_would_tell(tmp_path: Path) -> None:
 
 def test_samples_stand_side_by_side(founding_page: str) -> None:
     assert founding_page.count('<table class="answers">') == 15
-    assert founding()[0].answer in founding_page
+    assert founding()[0].references[0] in founding_page

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from helpers.founding_example import source
 from helpers.missing import lacking
 from helpers.report_examples import record
+from kvfw.analysis.sources import Report, make_report
 from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.latex import escape, latex_tables
-from kvfw.report.source import Report, make_report
 
 HOSTILE = r"a(b=\input{x},c=%$&#^~<>|\"*[-]):0.5+" + "x" * 60 + ":0.5"
 COMPILER = shutil.which("pdflatex") or shutil.which("tectonic")
@@ -109,7 +109,7 @@ def test_the_tables_read_well(founding_report: Report) -> None:
     assert text.count(r"\begin{table*}") == text.count(r"\toprule") == text.count(r"\caption") >= 6
     assert r"84.4 $\pm$" in text
     assert r"pinned:0.65 \\ +ewmeans\_post:0.35" in text
-    assert "Wilson, trials taken as independent" in text
+    assert r"Wilson 95 \% interval, trials taken as independent" in text
     assert "cannot decide" in text
     assert len(set(re.findall(r"\\label\{([^}]*)\}", text))) == text.count(r"\label")
 

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from helpers.report_examples import HYBRID, METRICS, experiment, record
 from kvfw.analysis.results import Results, summarise
-from kvfw.report.terminal import comparison_cells, plain_lines, results_cells, results_table
+from kvfw.report.tables import short_comparison, short_grid
+from kvfw.report.terminal import plain_lines, results_table
 from kvfw.report.texts import break_compose
 
 
@@ -27,13 +28,13 @@ def five_rows() -> Results:
 def test_five_rows_fit_a_hundred_columns_on_a_line_each(five_rows: Results) -> None:
     lines = rendered(five_rows, 100)
     assert lines[:7] == [
-        "Compose                     Ratio                 Recall        Ref PPL  KV MB  Tok/s  Needle kept",
-        "─" * 98,
-        "full                         1.00  91.1 ± 3.5 % [79, 96]  1.180 ± 0.009  40.96   17.0            –",
-        "snapkv                       4.00  84.4 ± 2.9 % [71, 92]  1.420 ± 0.034  10.24   20.0         37 %",
-        f"{HYBRID}   4.00  80.0 ± 4.7 % [66, 89]  1.420 ± 0.034  10.24   20.0         37 %",
-        "snapkv                       8.00  46.7 ± 4.7 % [33, 61]  1.740 ± 0.069   5.12   24.0         37 %",
-        "uniform                      8.00     0.0 ± 0.0 % [0, 8]  1.740 ± 0.069   5.12   24.0         37 %",
+        "Compose                     Ratio                 Recall        Ref PPL  KV MB  Tok/s  Span kept",
+        "─" * 96,
+        "full                         1.00  91.1 ± 3.5 % [79, 96]  1.180 ± 0.009  40.96   17.0          –",
+        "snapkv                       4.00  84.4 ± 2.9 % [71, 92]  1.420 ± 0.034  10.24   20.0       37 %",
+        f"{HYBRID}   4.00  80.0 ± 4.7 % [66, 89]  1.420 ± 0.034  10.24   20.0       37 %",
+        "snapkv                       8.00  46.7 ± 4.7 % [33, 61]  1.740 ± 0.069   5.12   24.0       37 %",
+        "uniform                      8.00     0.0 ± 0.0 % [0, 8]  1.740 ± 0.069   5.12   24.0       37 %",
     ]
 
 
@@ -56,10 +57,10 @@ def test_a_pipe_gets_one_line_per_row_and_notes_that_start_with_a_hash(five_rows
     assert rows[3].split("  ")[0] == HYBRID
     assert len({cell_len(row) for row in rows}) == 1
     assert notes[:3] == [
-        "# n = 45 trials in every row. ± standard error over runs (context × seed). "
+        "# n = 45 trials in every row. ± standard error over groups (prompts that share a text). "
         "[ , ] Wilson 95 % interval, trials taken as independent.",
         "# Tok/s without 42 of a row's trials: timed in the first trial of each length only.",
-        "# Needle kept –: nothing was compressed.",
+        "# Span kept –: nothing was compressed.",
     ]
 
 
@@ -87,18 +88,18 @@ def test_many_references_of_long_names_do_not_break_the_terminal(width: int) -> 
 
 
 def test_nothing_to_compare_leaves_the_comparison_out() -> None:
-    assert comparison_cells(summarise([record()], {}, METRICS)) is None
+    assert short_comparison(summarise([record()], {}, METRICS)) is None
 
 
 def test_unfinished_rows_show_their_n_and_what_they_lack() -> None:
     trials = [record("full", "ratio=1", ratio=1.0), record(seed=0), record(seed=1, ratio=None)]
-    cells = results_cells(summarise(trials, {}, METRICS))
-    assert cells.heading == ("Compose", "Ratio", "n", "Recall")
-    assert cells.rows == (
-        ("full", "1.00", "1", "100.0 % [21, 100]"),
-        ("snapkv", "4.00", "2", "100.0 ± 0.0 % [34, 100]"),
-    )
-    assert cells.notes[1:] == ("Recall has no ±: a standard error needs two runs or more, there is 1.",)
+    cells = short_grid(summarise(trials, {}, METRICS))
+    assert [column.title for column in cells.columns] == ["Compose", "Ratio", "n", "Recall"]
+    assert [[str(cell) for cell in row] for row in cells.rows] == [
+        ["full", "1.00", "1", "100.0 % [21, 100]"],
+        ["snapkv", "4.00", "2", "100.0 ± 0.0 % [34, 100]"],
+    ]
+    assert cells.notes[1:] == ("Recall has no ±: a standard error needs two groups or more, there is 1.",)
 
 
 def test_notes_are_said_once_and_bounded() -> None:
@@ -112,18 +113,18 @@ def test_notes_are_said_once_and_bounded() -> None:
         )
         for seed in range(40)
     ]
-    notes = results_cells(summarise(trials, {}, METRICS)).notes
+    notes = short_grid(summarise(trials, {}, METRICS)).notes
     assert notes[1] == "Ratio –: no trial has a value."
     assert notes[2] == "Ref PPL –: reason 0."
     assert notes[-1] == "13 more such notes are in the results file."
     assert len(notes) == len(set(notes)) == 10
 
 
-def test_a_bootstrap_interval_of_few_runs_is_marked() -> None:
+def test_a_bootstrap_interval_of_few_groups_is_marked() -> None:
     trials = [record(seed=seed, metrics={"ref_ppl": 1.0 + seed}) for seed in range(3)]
-    cells = results_cells(summarise(trials, {}, METRICS), columns={"ref_ppl": "ci95"})
-    assert cells.rows[0][2] == "2.000 ± 0.577 [1.000, 3.000]"
-    assert "Few runs: bootstrap intervals are rough." in cells.notes[0]
+    cells = short_grid(summarise(trials, {}, METRICS), columns={"ref_ppl": "ci95"})
+    assert str(cells.rows[0][2]) == "2.000 ± 0.577 [1.000, 3.000]"
+    assert "Few groups (under 10): bootstrap intervals are rough." in cells.notes[0]
 
 
 def test_a_table_without_rows_is_a_heading() -> None:

@@ -11,7 +11,7 @@ from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.scaffold.kinds import BLUEPRINTS
 from kvfw.scaffold.names import MAX_CHARS, check_name, class_name
-from kvfw.scaffold.requirements import own_range, ranges
+from kvfw.scaffold.requirements import imported_ranges, own_range, ranges
 
 
 @pytest.mark.parametrize("name", ["a", "key_norm", "h2", "x1_y2", "match", "a" * MAX_CHARS])
@@ -78,7 +78,7 @@ def test_the_name_of_an_installed_plugin_is_taken_even_where_its_parts_are_calle
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("scorerz", "Did you mean scorer"), ("stage", "Known: merger, method"), ("model", "unknown kind 'model'")],
+    [("scorerz", "Did you mean scorer"), ("stages", "Did you mean stage"), ("model", "unknown kind 'model'")],
 )
 def test_an_unknown_kind_is_refused(kind: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["new", "mine", "--kind", kind, "--out", str(tmp_path)]) == 2
@@ -90,7 +90,7 @@ def test_the_help_names_every_kind_with_templates(capsys: pytest.CaptureFixture[
     assert run(["new", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(kind in text for kind in BLUEPRINTS)
-    assert set(Kind) - set(BLUEPRINTS) == {Kind.STAGE, Kind.MODEL}
+    assert set(Kind) - set(BLUEPRINTS) == {Kind.MODEL}
 
 
 def test_class_names() -> None:
@@ -102,6 +102,9 @@ def test_class_names() -> None:
 
 def test_requirements_are_kvfws_own() -> None:
     assert ranges(["torch", "pydantic"]) == sorted(r for r in requires("kvfw") or () if r.startswith(("torch", "pyd")))
+    assert imported_ranges("import torch\nfrom jaxtyping import Float\nfrom kvfw import Part\nimport os\n") == ranges(
+        ["torch", "jaxtyping"]
+    )
     assert ranges(["mypy"]) == [r.partition(";")[0] for r in requires("kvfw") or () if r.startswith("mypy")]
     assert own_range("0.1.7") == "kvfw>=0.1,<0.2"
     assert own_range("2.3.0") == "kvfw>=2.3,<3"

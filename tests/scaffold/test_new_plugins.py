@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.linting import linted
 from helpers.outside import mypy
 from helpers.pages import DOCS, blocks
 from kvfw.cli.main import run
@@ -32,10 +33,11 @@ class Made:
 
     def python(self, *arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Runs Python with the plugins installed."""
+        path = os.pathsep.join([str(self.site), *filter(None, [os.environ.get("PYTHONPATH")])])
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=folder or self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.site), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=300,
@@ -68,7 +70,7 @@ def test_they_are_installed_and_announced(made: Made) -> None:
 
 @pytest.mark.real
 def test_their_own_tests_pass(made: Made) -> None:
-    # All in one process: seven imports of torch would take most of the time.
+    # All in one process: eight imports of torch would take most of the time.
     done = made.python("-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", made.folder, *made.plugins)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in NAMES.values():
@@ -93,18 +95,6 @@ def test_they_are_typed(made: Made) -> None:
     assert done.stdout.startswith("Success: no issues found in 3 source files"), done.stdout + done.stderr
 
 
-def linted(folder: Path) -> None:
-    """Has ruff look at everything in a folder, by the settings it finds there."""
-    for command in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--no-cache", folder],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("name", ["a", "n" * MAX_CHARS, "_".join("n" * (MAX_CHARS // 2))])
 def test_they_are_linted_and_formatted_whatever_they_are_called(name: str, tmp_path: Path) -> None:
     for kind in BLUEPRINTS:
@@ -126,10 +116,11 @@ def test_the_tutorials_plugin_is_linted_and_formatted(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_they_work_in_an_experiment(made: Made, tiny_folder: Path, tmp_path: Path) -> None:
-    """All seven in one run on a small random model."""
+    """All eight in one run on a small random model."""
     compositions = [
         NAMES[Kind.SCORER],
         NAMES[Kind.METHOD],
+        f"snapkv:0.5+{NAMES[Kind.STAGE]}(scorer={NAMES[Kind.SCORER]}):0.5",
         f"select(scorer=snapkv,selector={NAMES[Kind.SELECTOR]})",
         f"merge(merger={NAMES[Kind.MERGER]},space={NAMES[Kind.SPACE]},weight={NAMES[Kind.SCORER]})",
     ]

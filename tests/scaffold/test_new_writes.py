@@ -11,7 +11,7 @@ from kvfw.core.parts.spec import Kind
 from kvfw.errors import RunError
 from kvfw.scaffold.kinds import BLUEPRINTS
 from kvfw.scaffold.render import files
-from kvfw.scaffold.write import write_folder
+from kvfw.scaffold.write import write_files
 
 
 def test_it_says_what_was_written_and_what_comes_next(
@@ -103,7 +103,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_the_disk(
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", refuses)
     with pytest.raises(RunError, match=r"cannot write .*kvfw-mine: Permission denied"):
-        write_folder(tmp_path / "kvfw-mine", {"a": "b"})
+        write_files(tmp_path / "kvfw-mine", {"a": "b"})
 
 
 @pytest.mark.parametrize("kind", BLUEPRINTS)

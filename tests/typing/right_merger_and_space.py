@@ -6,7 +6,7 @@ from dataclasses import replace
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from kvfw import Allocator, KVState, Merger, Part, Rope, Space
+from kvfw import Allocator, KVState, LayerView, Merger, Part, Rope, Space
 
 
 class Nothing(Part):
@@ -23,8 +23,8 @@ class Doubled(Part):
 
 
 class FirstLayer:
-    def allocate(self, total: Int64[Tensor, " B"], kv_heads: Sequence[int]) -> list[Tensor]:
-        return [total[:, None].expand(-1, heads) for heads in kv_heads]
+    def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> list[Tensor]:
+        return [total[:, None].expand(-1, layer.kv_heads) for layer in layers]
 
 
 nothing: Merger = Nothing()

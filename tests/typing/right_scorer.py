@@ -35,7 +35,7 @@ class Louder(Part):
     def score(self, obs: Observation) -> Tensor:
         queries, positions = obs.window()
         loud = Loud().score(obs) + queries.sum() + positions.sum() + obs.received(0) + obs.rarity()[:, None]
-        return (1 + self.strength * loud) * self.other.score(obs.narrowed(self.other.needs))
+        return (1 + self.strength * loud) * obs.score(self.other)
 
 
 class NotAPart:

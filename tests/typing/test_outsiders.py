@@ -63,7 +63,7 @@ def test_wrong_plugins_are_told_what_is_wrong(path: Path, told: dict[tuple[str, 
 
 
 def test_every_contract_has_a_right_and_a_wrong_example() -> None:
-    contracts = {"Scorer", "Selector", "Merger", "Space", "Metric", "DerivedMetric", "Task", "Allocator"}
+    contracts = {"Scorer", "Selector", "Merger", "Space", "Stage", "Metric", "DerivedMetric", "Task", "Allocator"}
     for paths in (RIGHT, WRONG):
         text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
         assert contracts == {name for name in contracts if re.search(rf": {name} = \w+\(\)", text)}

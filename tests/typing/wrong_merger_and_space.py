@@ -53,4 +53,4 @@ keys: Merger = ReturnsKeys()  # E: Incompatible types # N: weights: Tensor, budg
 number: Merger = TakesANumber()  # E: Incompatible types # N: budget: Tensor) -> KVState # N: budget: int) -> KVState
 one_way: Space = OneWay()  # E: Incompatible types # N: is missing following "Space" protocol member # N: inverse
 rope: Space = AlwaysWantsRope()  # E: Incompatible types # N: rope: Rope | None) -> KVState # N: rope: Rope) -> KVState
-for_all: Allocator = OneNumberForAll()  # E: Incompatible types # N: kv_heads: Sequence[int]) -> Sequence[Tensor]
+for_all: Allocator = OneNumberForAll()  # E: Incompatible types # N: layers: Sequence[LayerView]) -> Sequence[Tensor]

@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.broken_parts import BROKEN, Broken, broken_registry
+from helpers.parts import strange_registry
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import register
 from kvfw.methods import kvfw_parts
@@ -34,6 +35,12 @@ def test_a_broken_part_fails_the_property_it_breaks(broken: Broken) -> None:
     assert broken.says in f"{verdict.expected} / {verdict.seen}"
     assert f"FAILED  {broken.property}" in str(report)
     assert not report.passed
+
+
+@pytest.mark.parametrize("text", ["halves", "tailed", "listing(counts=[1,2])", "several(of=[position])"])
+def test_sums_and_lists_keep_every_contract(text: str) -> None:
+    report = verify_part(text, registry=strange_registry(), without={"cost"})
+    assert report.passed, str(report)
 
 
 @pytest.mark.parametrize("spec", SOUND, ids=lambda spec: spec.name)

@@ -13,7 +13,7 @@ from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.part import PartOption
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, register
-from kvfw.core.state.observation import Observation
+from kvfw.core.state.observation import Needs, Observation
 from kvfw.errors import SpecError, UnknownNameError
 from kvfw.methods import kvfw_parts
 from kvfw.verify.findings.verdict import Failed, NotApplicable
@@ -34,6 +34,26 @@ class Leaving(sound.Norm):
 
     def score(self, obs: Observation) -> Tensor:
         raise SystemExit(3)
+
+
+class Twofold(sound.Norm):
+    """Fails at two lines."""
+
+    def score(self, obs: Observation) -> Tensor:
+        if obs.state.width < 10:
+            raise ValueError("too short")
+        raise ValueError("too long")
+
+
+class Farsighted(sound.Norm):
+    """Asks for more queries than most prompts have."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(queries=100_000)
+
+    def score(self, obs: Observation) -> Tensor:
+        return super().score(obs) + obs.window()[0].float().square().mean((1, 2, 3))[:, None, None]
 
 
 class Demanding(sound.Norm):
@@ -57,6 +77,8 @@ REGISTRY = register(
         *kvfw_parts(),
         _spec(Kind.SCORER, "raising", "Raising"),
         _spec(Kind.SCORER, "leaving", "Leaving"),
+        _spec(Kind.SCORER, "twofold", "Twofold"),
+        _spec(Kind.SCORER, "farsighted", "Farsighted"),
         _spec(Kind.SCORER, "demanding", "Demanding"),
         _spec(Kind.SCORER, "around", "Around"),
         PartSpec(Kind.METHOD, "recipeless", "helpers.parts:BrokenRecipe", "for a test", provider="stranger"),
@@ -82,10 +104,30 @@ def test_what_a_part_raises_is_a_finding_with_its_line(name: str, seen: str) -> 
     line = {cls.__name__.lower(): cls.score.__code__.co_firstlineno + 1 for cls in (Raising, Leaving)}[name]
     verdict = found["score-shape"].verdict
     assert verdict == Failed("no exception", f"{seen} (test_suite.py, line {line})")
+    # It is told once.
+    assert [finding.verdict for finding in found.values() if isinstance(finding.verdict, Failed)] == [verdict]
+    assert found["exact-budget"].verdict == NotApplicable("the same exception as in score-shape, at the same line")
     # What does not call the scorer still holds.
     assert not isinstance(found["docs"].verdict, Failed)
     assert not isinstance(found["attach-ratio-1"].verdict, Failed)
     assert {*found} == {prop.id for prop in PROPERTIES if Kind.SCORER in prop.kinds} - {"cost"}
+
+
+def test_two_faults_are_both_told() -> None:
+    failed = [key for key, finding in by_id(report_of("twofold")).items() if isinstance(finding.verdict, Failed)]
+    assert failed == ["score-shape", "score-short"]
+
+
+def test_a_very_large_window_is_verified_in_prompts_of_ordinary_length() -> None:
+    report = verify_part("farsighted", registry=REGISTRY, only={"no-square", "exact-budget"})
+    assert report.passed, str(report)
+    assert "shown 1024 of the 100000 queries it asks for" in " ".join(str(report).split())
+
+
+def test_progress_is_told_before_every_property() -> None:
+    told = list[tuple[str, int, int]]()
+    verify_part("topk", only={"docs"}, progress=lambda *step: told.append(step))
+    assert told == [("topk: loads", 1, 2), ("topk: docs", 2, 2)]
 
 
 def test_a_method_whose_recipe_does_not_work_cannot_be_built() -> None:

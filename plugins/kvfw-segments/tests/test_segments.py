@@ -12,7 +12,9 @@ from kvfw import HeadTokens, KVState, exact_state
 
 def tokens(weights: list[float]) -> HeadTokens:
     n, places = len(weights), torch.arange(float(len(weights)))
-    return HeadTokens(torch.zeros(n, 2), torch.zeros(n, 2), places, torch.ones(n), torch.tensor(weights))
+    return HeadTokens(
+        torch.zeros(n, 2), torch.zeros(n, 2), places, torch.ones(n), torch.tensor(weights), torch.zeros(n)
+    )
 
 
 def random_state(lengths: list[int], heads: int = 2) -> tuple[KVState, Tensor]:

@@ -1,10 +1,10 @@
 """Paired comparisons of rows: the same prompts answered twice, so that the difficulty of a prompt cancels out.
 
-Recall is tested by McNemar's exact test on the discordant pairs (McNemar, "Note on the sampling error of the
-difference between correlated proportions or percentages", Psychometrika 12, 1947): of ``gained + lost`` prompts that
-only one of two rows answers, each side is as likely as the other if the rows do not differ. It takes trials as
-independent. Every other metric is tested by a bootstrap of the mean paired difference over runs, seeds drawn within
-each context (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15), perplexities as
+A metric of hits and misses is tested by McNemar's exact test on the discordant pairs (McNemar, "Note on the sampling
+error of the difference between correlated proportions or percentages", Psychometrika 12, 1947): of ``gained + lost``
+prompts that only one of two rows answers, each side is as likely as the other if the rows do not differ. It takes
+trials as independent. Every other metric is tested by a bootstrap of the mean paired difference, groups drawn within
+their stratum (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15), perplexities as
 their logarithm, the negative log-likelihood per token.
 
 Adjustment is Holm's ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
@@ -15,8 +15,6 @@ across metrics or references; comparisons without a p value do not count towards
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -25,8 +23,8 @@ from statsmodels.stats.multitest import multipletests
 
 from kvfw.analysis import stats
 from kvfw.analysis.names import is_full, method_of
-from kvfw.analysis.stats import FEW_RUNS, Estimate
-from kvfw.core.contracts.records import Frozen, MetricInfo, PromptKey, RowKey, RunKey, TrialRecord
+from kvfw.analysis.stats import FEW_GROUPS, Estimate
+from kvfw.core.contracts.records import Frozen, MetricInfo, PromptKey, RowKey, TrialRecord
 
 ALPHA: Final = 0.05
 LOGARITHMIC: Final = frozenset({"ref_ppl", "self_ppl"})
@@ -51,19 +49,19 @@ class Comparison(Frozen):
     Attributes:
         metric: name of the metric.
         row, reference: what is compared with what.
-        test: ``"mcnemar"``: exact, trials taken as independent; ``"bootstrap"``: runs are drawn.
+        test: ``"mcnemar"``: exact, trials taken as independent; ``"bootstrap"``: groups are drawn.
         scale: ``"plain"``: the metric's own unit (a fraction for percentages); ``"log"``: nats per token.
         pairs: prompts for which both rows have a value.
-        runs: different (context, seed) among them.
+        groups: different groups among them.
         difference: mean of row minus reference over the pairs, on ``scale``.
-        ci95: 95 % bootstrap interval of the difference, runs drawn, seeds within each context; for every metric.
+        ci95: 95 % bootstrap interval of the difference, groups drawn within their stratum; for every metric.
         gained: pairs where only the row is a hit; None where the metric is not one of hits.
         lost: pairs where only the reference is a hit.
         p: two-sided.
         p_holm: adjusted over ``family`` tests: the same metric and reference, every row that has a p.
         verdict: ``"higher"`` or ``"lower"`` where ``p_holm`` < .05; ``"cannot decide"`` where no outcome of so few
-            discordant pairs (McNemar) or runs (bootstrap), under 6, could reach p < .05, or where there is no p.
-        few_runs: ``ci95``, and ``p`` if by bootstrap, rest on fewer than 10 runs.
+            discordant pairs (McNemar) or groups (bootstrap), under 6, could reach p < .05, or where there is no p.
+        few_groups: ``ci95``, and ``p`` if by bootstrap, rest on fewer than 10 groups.
         reasons: for each of ``difference``, ``ci95``, ``p``, ``p_holm`` that is None, and for nothing else, why.
     """
 
@@ -73,7 +71,7 @@ class Comparison(Frozen):
     test: Test
     scale: Literal["plain", "log"]
     pairs: int = Field(ge=0)
-    runs: int = Field(ge=0)
+    groups: int = Field(ge=0)
     difference: float | None
     ci95: tuple[float, float] | None
     gained: int | None
@@ -82,7 +80,7 @@ class Comparison(Frozen):
     p_holm: float | None = Field(ge=0, le=1)
     family: int = Field(ge=0)
     verdict: Verdict
-    few_runs: bool
+    few_groups: bool
     reasons: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -94,25 +92,15 @@ class Comparison(Frozen):
 
 
 class Pair(NamedTuple):
-    """Two values of one prompt."""
+    """Two values of one prompt, and its group."""
 
     row: float
     reference: float
+    group: str
 
 
-Pairs = Mapping[PromptKey, Pair]
-
-
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """Discordant pairs: prompts that only the row, or only the reference, answers."""
-
-    gained: int
-    lost: int
-
-    @property
-    def total(self) -> int:
-        return self.gained + self.lost
+Signs = tuple[int, int]
+"""Discordant pairs: how many prompts only the row, and only the reference, answers."""
 
 
 def compare_rows(
@@ -122,7 +110,6 @@ def compare_rows(
     references: Sequence[RowKey] | None = None,
     *,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """Every row against every reference on every metric, in the order reference, metric, row.
 
@@ -134,7 +121,7 @@ def compare_rows(
         records: the trials of those rows.
         metrics: those of the table.
         references: None is the default, see :func:`default_references`.
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
 
     Raises:
         ValueError: a reference that is no row.
@@ -152,7 +139,7 @@ def compare_rows(
         for info in metrics
         for comparison in _adjusted(
             [
-                compare(info, row, against, _pairs(info, by_row[row], by_row[against]), resamples=resamples, seed=seed)
+                compare(info, row, against, _pairs(info, by_row[row], by_row[against]), resamples=resamples)
                 for row, against in matches[reference]
             ]
         )
@@ -170,25 +157,24 @@ def compare(
     info: MetricInfo,
     row: RowKey,
     reference: RowKey,
-    pairs: Pairs,
+    pairs: Sequence[Pair],
     *,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> Comparison:
     """One row against one reference on one metric, as if it were the only test (a family of one)."""
     logarithmic = info.name in LOGARITHMIC
     differences = _differences(pairs, logarithmic)
-    by_run = differences.value or {}
-    difference = stats.mean([value for run in sorted(by_run) for value in sorted(by_run[run])])
-    drawn = stats.cluster_bootstrap(by_run, resamples=resamples, seed=seed)
+    by_group = differences.value or {}
+    difference = stats.mean([value for values in by_group.values() for value in values])
+    drawn = stats.cluster_bootstrap(by_group, resamples=resamples)
     signs = _signs(pairs) if info.proportion else None
     test: Test = "mcnemar" if info.proportion else "bootstrap"
     if info.proportion:
         p = _mcnemar(signs, len(pairs))
-        enough = signs is not None and signs.total >= FEWEST_SIGNS
+        enough = signs is not None and sum(signs) >= FEWEST_SIGNS
     else:
         p = Estimate(None, drawn.reason) if drawn.value is None else Estimate(drawn.value.p_zero)
-        enough = len(by_run) >= FEWEST_SIGNS
+        enough = len(by_group) >= FEWEST_SIGNS
     nothing = differences.reason or (None if pairs else "the two rows have no prompt with a value in both")
     reasons = {
         "difference": difference.reason and (nothing or difference.reason),
@@ -203,16 +189,16 @@ def compare(
         test=test,
         scale="log" if logarithmic else "plain",
         pairs=len(pairs),
-        runs=len(by_run),
+        groups=len(by_group),
         difference=difference.value,
         ci95=None if drawn.value is None else drawn.value.ci95,
-        gained=None if signs is None else signs.gained,
-        lost=None if signs is None else signs.lost,
+        gained=None if signs is None else signs[0],
+        lost=None if signs is None else signs[1],
         p=p.value,
         p_holm=p.value,
         family=int(p.value is not None),
         verdict=_verdict(p.value, difference.value, enough),
-        few_runs=len(by_run) < FEW_RUNS,
+        few_groups=len(by_group) < FEW_GROUPS,
         reasons={name: reason for name, reason in reasons.items() if reason is not None},
     )
 
@@ -285,39 +271,35 @@ def _at_amount(reference: RowKey, amount: str, rows: Sequence[RowKey]) -> RowKey
 
 def _pairs(
     info: MetricInfo, row: Mapping[PromptKey, TrialRecord], reference: Mapping[PromptKey, TrialRecord]
-) -> dict[PromptKey, Pair]:
-    pairs = {}
+) -> list[Pair]:
+    pairs = []
     for prompt in sorted(row.keys() & reference.keys()):
         mine, theirs = row[prompt], reference[prompt]
         value, other = mine.metrics.get(info.name), theirs.metrics.get(info.name)
-        # The same place in the grid filled with another text is another prompt.
+        # The same sample filled with another text is another prompt.
         if value is not None and other is not None and mine.prompt_sha256 == theirs.prompt_sha256:
-            pairs[prompt] = Pair(value, other)
+            pairs.append(Pair(value, other, mine.group))
     return pairs
 
 
-def _differences(pairs: Pairs, logarithmic: bool) -> Estimate[dict[RunKey, list[float]]]:
-    """Row minus reference by run."""
-    if logarithmic and any(value <= 0 for pair in pairs.values() for value in pair):
+def _differences(pairs: Sequence[Pair], logarithmic: bool) -> Estimate[dict[str, list[float]]]:
+    """Row minus reference by group."""
+    if logarithmic and any(value <= 0 for pair in pairs for value in pair[:2]):
         return Estimate(None, "a perplexity of 0 or less has no logarithm")
-    by_run: dict[RunKey, list[float]] = defaultdict(list)
-    for prompt, pair in sorted(pairs.items()):
-        row, reference = (math.log(value) for value in pair) if logarithmic else pair
-        difference = row - reference
+    by_group: dict[str, list[float]] = defaultdict(list)
+    for row, reference, group in pairs:
+        difference = math.log(row) - math.log(reference) if logarithmic else row - reference
         if not math.isfinite(difference):
             return Estimate(None, stats.TOO_LARGE)
-        by_run[RunKey(prompt.context, prompt.seed)].append(difference)
-    return Estimate(dict(by_run))
+        by_group[group].append(difference)
+    return Estimate(dict(by_group))
 
 
-def _signs(pairs: Pairs) -> Signs | None:
+def _signs(pairs: Sequence[Pair]) -> Signs | None:
     """Discordant pairs, or None if some value is neither hit nor miss."""
-    if any(value not in (0.0, 1.0) for pair in pairs.values() for value in pair):
+    if any(value not in (0.0, 1.0) for pair in pairs for value in pair[:2]):
         return None
-    return Signs(
-        gained=sum(pair.row > pair.reference for pair in pairs.values()),
-        lost=sum(pair.row < pair.reference for pair in pairs.values()),
-    )
+    return sum(pair.row > pair.reference for pair in pairs), sum(pair.row < pair.reference for pair in pairs)
 
 
 def _mcnemar(signs: Signs | None, pairs: int) -> Estimate[float]:
@@ -325,7 +307,7 @@ def _mcnemar(signs: Signs | None, pairs: int) -> Estimate[float]:
         return Estimate(None, "no trial has a value")
     if signs is None:
         return Estimate(None, "some trials are neither hit nor miss, so McNemar's test does not apply")
-    return Estimate(mcnemar(signs.gained, signs.lost))
+    return Estimate(mcnemar(*signs))
 
 
 def _verdict(p: float | None, difference: float | None, enough: bool) -> Verdict:
@@ -334,8 +316,3 @@ def _verdict(p: float | None, difference: float | None, enough: bool) -> Verdict
     if p >= ALPHA or not difference:
         return "no difference shown"
     return "higher" if difference > 0 else "lower"
-
-
-def by_reference(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Comparison]]]:
-    """Comparisons grouped by the reference's composition, in their order."""
-    return [(compose, list(group)) for compose, group in groupby(comparisons, key=lambda each: each.reference.compose)]

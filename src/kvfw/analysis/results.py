@@ -4,24 +4,35 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from kvfw.analysis import stats
 from kvfw.analysis.compare import Comparison, compare_rows
 from kvfw.analysis.names import is_full
+from kvfw.analysis.schema_1 import results_2
 from kvfw.analysis.stats import Summary
-from kvfw.core.contracts.records import SCHEMA, Frozen, MetricInfo, RowKey, RunKey, TrialKey, TrialRecord
+from kvfw.core.contracts.records import SCHEMA, Facet, Frozen, MetricInfo, RowKey, TrialKey, TrialRecord
 from kvfw.errors import StoreError
 
-RECALL = "recall"
+SIZE: Final = "kv_mb"
+"""The metric whose means give size ratios."""
+MOST_VALUES: Final = 20
+"""A facet with more values than this is no table."""
 
 
-class DepthHits(Frozen):
-    """Hits among the trials of one depth that have a value."""
+class FacetScore(Frozen):
+    """The primary score among the trials of one value of a facet, as far as they have one.
 
-    hits: int = Field(ge=0)
+    Attributes:
+        mean: over the trials.
+        hits: how many are 1; None where some trial is neither hit nor miss.
+        n: trials.
+    """
+
+    mean: float
+    hits: int | None = Field(ge=0)
     n: int = Field(ge=1)
 
 
@@ -33,7 +44,7 @@ class ResultRow(Frozen):
         ratio: how many times smaller the middle becomes, mean over trials; None if unknown.
         n: trials recorded, whether or not each metric has a value in all of them.
         metrics: by name, in table order.
-        recall_by_depth: by depth in percent; empty where recall was not measured as hit or miss.
+        by_facet: the primary score by facet and the text of its value; facets of 2 to 20 values only.
         reasons: why ``ratio`` is None; otherwise empty.
     """
 
@@ -42,7 +53,7 @@ class ResultRow(Frozen):
     ratio: float | None
     n: int = Field(ge=1)
     metrics: dict[str, Summary]
-    recall_by_depth: dict[str, DepthHits]
+    by_facet: dict[str, dict[str, FacetScore]]
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
@@ -56,11 +67,38 @@ class Results(Frozen):
         comparisons: of rows with reference rows; empty in files written before there were any.
     """
 
-    schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
+    schema_version: Literal[2] = Field(default=SCHEMA, alias="schema")
     config: dict[str, JsonValue]
     metrics: tuple[MetricInfo, ...]
     rows: tuple[ResultRow, ...]
     comparisons: tuple[Comparison, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: str | bytes) -> "Results":
+        """The results in a file of schema 2 or 1.
+
+        Raises:
+            ValueError: there are none in it.
+        """
+        try:
+            parsed = json.loads(data)
+            return cls.model_validate_json(json.dumps(results_2(parsed) if parsed["schema"] == 1 else parsed))
+        except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+            raise ValueError(f"no results: {error!r}") from None
+
+    @property
+    def primary(self) -> MetricInfo | None:
+        """The score that comparisons and figures are about: the one marked, else the first."""
+        return primary_of(self.metrics)
+
+    @property
+    def size_ratios(self) -> dict[RowKey, float]:
+        """By row, how many times smaller the whole cache is than that of ``full``, where both hold the same trials."""
+        sizes = {RowKey(row.compose, row.amount): row.metrics.get(SIZE) for row in self.rows}
+        full = next((size for key, size in sizes.items() if is_full(key.compose)), None)
+        if full is None or not full.mean:
+            return {}
+        return {key: full.mean / size.mean for key, size in sizes.items() if size and size.mean and size.n == full.n}
 
     def to_json(self) -> str:
         """Strict JSON, indented, ending in a newline. Raises ValueError for a NaN in ``config``."""
@@ -76,7 +114,6 @@ def summarise(
     order: Sequence[RowKey] = (),
     references: Sequence[RowKey] | None = None,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> Results:
     """Compute the results of an experiment, finished or not.
 
@@ -89,7 +126,7 @@ def summarise(
             last, as they appear.
         references: rows that every row is compared with, see :func:`~kvfw.analysis.compare.compare_rows`; None is
             ``full`` and the first composition.
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
 
     Raises:
         ValueError: a key occurs twice, a reference is no row, or ``settings`` are not strict JSON.
@@ -102,14 +139,18 @@ def summarise(
         trials[record.key] = record
     infos = _measured(metrics, [record for trials in by_row.values() for record in trials.values()])
     keys = row_order(by_row, order)
-    trials_of = {key: [by_row[key][trial] for trial in sorted(by_row[key])] for key in keys}
+    trials_of = {key: sorted(by_row[key].values(), key=lambda trial: trial.order) for key in keys}
     everything = [trial for key in keys for trial in trials_of[key]]
+    facets = facet_values(everything)
+    primary = primary_of(infos)
     config: dict[str, JsonValue] = json.loads(json.dumps(dict(settings), allow_nan=False))
     return Results(
         config=config,
         metrics=infos,
-        rows=tuple(_row(key, trials_of[key], infos, resamples, seed) for key in keys),
-        comparisons=compare_rows(keys, everything, infos, references, resamples=resamples, seed=seed),
+        rows=tuple(
+            _row(key, trials_of[key], infos, _by_facet(trials_of[key], facets, primary), resamples) for key in keys
+        ),
+        comparisons=compare_rows(keys, everything, infos, references, resamples=resamples),
     )
 
 
@@ -120,8 +161,8 @@ def read_results(path: Path) -> Results | None:
         StoreError: it is there and cannot be read.
     """
     try:
-        return Results.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return Results.from_json(path.read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
@@ -134,9 +175,27 @@ def row_order(present: Iterable[RowKey], order: Sequence[RowKey] = ()) -> list[R
     return sorted(dict.fromkeys([*wanted, *seen]), key=lambda key: not is_full(key.compose))
 
 
-def depth_text(depth: float) -> str:
-    """A depth in percent without a needless decimal: 10.0 is "10", 12.5 is "12.5"."""
-    return str(int(depth)) if depth.is_integer() else repr(depth)
+def primary_of(infos: Sequence[MetricInfo]) -> MetricInfo | None:
+    """The score marked as primary, else the first; None of none."""
+    return next((info for info in infos if info.primary), next(iter(infos), None))
+
+
+def facet_values(records: Iterable[TrialRecord]) -> dict[str, list[Facet]]:
+    """Facets that have 2 to 20 values, in the order they are shown, and those values: numbers first, sorted."""
+    found: dict[str, set[Facet]] = defaultdict(set)
+    for record in records:
+        for name, value in record.facets.items():
+            found[name].add(value)
+    return {
+        name: sorted(values, key=lambda value: (isinstance(value, str), value))
+        for name, values in found.items()
+        if 2 <= len(values) <= MOST_VALUES
+    }
+
+
+def facet_text(value: Facet) -> str:
+    """A facet's value without a needless decimal: 10.0 is "10", 12.5 is "12.5"."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _measured(known: Sequence[MetricInfo], records: Sequence[TrialRecord]) -> tuple[MetricInfo, ...]:
@@ -149,7 +208,11 @@ def _measured(known: Sequence[MetricInfo], records: Sequence[TrialRecord]) -> tu
 
 
 def _row(
-    key: RowKey, trials: Sequence[TrialRecord], infos: Sequence[MetricInfo], resamples: int, seed: int
+    key: RowKey,
+    trials: Sequence[TrialRecord],
+    infos: Sequence[MetricInfo],
+    by_facet: dict[str, dict[str, FacetScore]],
+    resamples: int,
 ) -> ResultRow:
     ratio = stats.mean([trial.ratio for trial in trials if trial.ratio is not None])
     return ResultRow(
@@ -157,33 +220,44 @@ def _row(
         amount=key.amount,
         ratio=ratio.value,
         n=len(trials),
-        metrics={info.name: _summary(info, trials, resamples, seed) for info in infos},
-        recall_by_depth=_recall_by_depth(trials),
+        metrics={info.name: _summary(info, trials, resamples) for info in infos},
+        by_facet=by_facet,
         reasons={} if ratio.reason is None else {"ratio": ratio.reason},
     )
 
 
-def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int, seed: int) -> Summary:
-    values: dict[RunKey, list[float]] = defaultdict(list)
+def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int) -> Summary:
+    values: dict[str, list[float]] = defaultdict(list)
     missing: Counter[str] = Counter()
     for trial in trials:
         value = trial.metrics.get(info.name)
         if value is not None:
-            values[trial.key.run].append(value)
+            values[trial.group].append(value)
         else:
             missing[trial.reasons.get(info.name, "not measured in this trial")] += 1
-    return stats.summarise_values(values, proportion=info.proportion, missing=missing, resamples=resamples, seed=seed)
+    return stats.summarise_values(values, proportion=info.proportion, missing=missing, resamples=resamples)
 
 
-def _recall_by_depth(trials: Sequence[TrialRecord]) -> dict[str, DepthHits]:
-    found: dict[float, list[float]] = defaultdict(list)
-    for trial in trials:
-        value = trial.metrics.get(RECALL)
-        if value is not None:
-            found[trial.key.depth].append(value)
-    if any(value not in (0.0, 1.0) for values in found.values() for value in values):
+def _by_facet(
+    trials: Sequence[TrialRecord], facets: Mapping[str, Sequence[Facet]], primary: MetricInfo | None
+) -> dict[str, dict[str, FacetScore]]:
+    if primary is None:
         return {}
-    return {
-        depth_text(depth): DepthHits(hits=sum(value == 1.0 for value in found[depth]), n=len(found[depth]))
-        for depth in sorted(found)
-    }
+    scored = [(trial, value) for trial in trials if (value := trial.metrics.get(primary.name)) is not None]
+    found = {}
+    for name, values in facets.items():
+        scores = {
+            facet_text(value): _facet_score([score for trial, score in scored if trial.facets.get(name) == value])
+            for value in values
+        }
+        if some := {text: score for text, score in scores.items() if score is not None}:
+            found[name] = some
+    return found
+
+
+def _facet_score(values: Sequence[float]) -> FacetScore | None:
+    mean = stats.mean(values).value
+    if mean is None:
+        return None
+    hits = sum(value == 1.0 for value in values)
+    return FacetScore(mean=mean, hits=hits if all(value in (0.0, 1.0) for value in values) else None, n=len(values))

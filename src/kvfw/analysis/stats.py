@@ -18,15 +18,15 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 from scipy import stats
 
-from kvfw.core.contracts.records import Frozen, RunKey
+from kvfw.core.contracts.records import Frozen, stratum_of
 
-FEW_RUNS = 10
-"""Below this many runs a bootstrap interval is marked as resting on few runs."""
+FEW_GROUPS = 10
+"""Below this many groups a bootstrap interval is marked as resting on few groups."""
 LARGEST = 1e150
 TOO_LARGE = "the values are too large for arithmetic"
 
 Interval = tuple[float, float]
-ValuesByRun = Mapping[RunKey, Sequence[float]]
+ValuesByGroup = Mapping[str, Sequence[float]]
 T = TypeVar("T")
 
 
@@ -47,11 +47,11 @@ class Summary(Frozen):
 
     Attributes:
         mean: over all trials that have a value.
-        se: standard error over runs, see :func:`run_se`.
+        se: standard error over groups, see :func:`group_se`.
         ci95: 95 % interval of the mean, by ``ci95_method``. Wilson takes trials as independent.
         n: trials with a value.
-        runs: runs with a value, i.e. different (context, seed).
-        few_runs: a bootstrap interval from fewer than 10 runs.
+        groups: groups with a value, see :class:`~kvfw.core.contracts.task.Sample`.
+        few_groups: a bootstrap interval from fewer than 10 groups.
         missing: how many trials have no value, by reason.
         reasons: for each of ``mean``, ``se``, ``ci95`` that is None, and for nothing else, why.
     """
@@ -61,8 +61,8 @@ class Summary(Frozen):
     ci95: tuple[float, float] | None
     ci95_method: Literal["wilson", "bootstrap"]
     n: int = Field(ge=0)
-    runs: int = Field(ge=0)
-    few_runs: bool
+    groups: int = Field(ge=0)
+    few_groups: bool
     missing: dict[str, int] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
 
@@ -87,7 +87,7 @@ def mean(values: Sequence[float]) -> Estimate[float]:
 def wilson(hits: int, n: int) -> Estimate[Interval]:
     """95 % interval of a proportion after Wilson (1927), without continuity correction, as fractions of 1.
 
-    Trials are taken as independent; where those of one run share a text, it is too narrow.
+    Trials are taken as independent; where those of one group share a text, it is too narrow.
 
     Raises:
         ValueError: not 0 <= hits <= n.
@@ -100,11 +100,11 @@ def wilson(hits: int, n: int) -> Estimate[Interval]:
     return Estimate((float(interval.low), float(interval.high)))
 
 
-def run_se(values_by_run: ValuesByRun) -> Estimate[float]:
-    """Standard error over runs: sd(run means, ddof=1) / sqrt(runs). Runs without values do not count."""
-    means = [mean(values).value for _, values in _filled(values_by_run)]
+def group_se(values_by_group: ValuesByGroup) -> Estimate[float]:
+    """Standard error over groups: sd(group means, ddof=1) / sqrt(groups). Groups without values do not count."""
+    means = [mean(values).value for _, values in _filled(values_by_group)]
     if len(means) < 2:
-        return Estimate(None, f"a standard error needs two runs or more, there {_are(len(means))}")
+        return Estimate(None, f"a standard error needs two groups or more, there {_are(len(means))}")
     finite = [value for value in means if value is not None]
     if len(finite) < len(means):
         return Estimate(None, TOO_LARGE)
@@ -125,33 +125,34 @@ class Drawn:
     p_zero: float
 
 
-def cluster_bootstrap(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Drawn]:
-    """Interval and test of the mean over trials; whole runs are drawn, seeds within each context.
+def cluster_bootstrap(values_by_group: ValuesByGroup, *, resamples: int = 9999, seed: int = 0) -> Estimate[Drawn]:
+    """Interval and test of the mean over trials; whole groups are drawn within each stratum.
 
-    Trials of one run share a text, so they are drawn together; contexts are fixed by design, so none is
-    drawn instead of another. The same input gives the same answer.
+    Trials of one group share a text, so they are drawn together; strata are fixed by design, so no group is
+    drawn instead of one of another stratum. The same input gives the same answer.
 
     The p value inverts the percentile interval: of B resampled means let L be at most 0 and G at least 0; then
     ``p = min(1, 2 (min(L, G) + 1) / (B + 1))``. Adding 1 keeps it above 0, which no finite number of samples can show.
 
     Args:
-        values_by_run: trial values of each (context, seed).
+        values_by_group: trial values of each group.
         resamples: number of bootstrap samples.
         seed: of the random generator.
     """
-    strata: dict[int, list[Sequence[float]]] = defaultdict(list)
-    for run, values in _filled(values_by_run):
-        strata[run.context].append(values)
+    strata: dict[str, list[Sequence[float]]] = defaultdict(list)
+    for group, values in _filled(values_by_group):
+        strata[stratum_of(group)].append(values)
     if not strata:
         return Estimate(None, "no trial has a value")
-    if single := [str(context) for context, runs in strata.items() if len(runs) < 2]:
-        return Estimate(None, f"resampling needs two seeds or more per context, one at {', '.join(single)}")
-    every = [value for runs in strata.values() for values in runs for value in values]
+    if single := [stratum for stratum, groups in strata.items() if len(groups) < 2]:
+        where = f" in every stratum, there is 1 in {', '.join(single)}" if single[0] else ", there is 1"
+        return Estimate(None, f"resampling needs two groups or more{where}")
+    every = [value for groups in strata.values() for values in groups for value in values]
     # scipy squares the means of all samples; beyond this it would warn and answer NaN.
     if max(map(abs, every)) > LARGEST:
         return Estimate(None, TOO_LARGE)
-    sums = [np.array([math.fsum(values) for values in runs]) for runs in strata.values()]
-    counts = [np.array([len(values) for values in runs]) for runs in strata.values()]
+    sums = [np.array([math.fsum(values) for values in groups]) for groups in strata.values()]
+    counts = [np.array([len(values) for values in groups]) for groups in strata.values()]
 
     def pooled_mean(*drawn: npt.NDArray[np.int64], axis: int) -> npt.NDArray[np.float64]:
         total = np.sum([s[d.astype(np.intp)].sum(axis) for s, d in zip(sums, drawn, strict=True)], axis=0)
@@ -160,7 +161,7 @@ def cluster_bootstrap(values_by_run: ValuesByRun, *, resamples: int = 9999, seed
         return ratio
 
     drawn = stats.bootstrap(
-        tuple(np.arange(len(runs)) for runs in strata.values()),
+        tuple(np.arange(len(groups)) for groups in strata.values()),
         pooled_mean,
         n_resamples=resamples,
         confidence_level=0.95,
@@ -176,32 +177,31 @@ def cluster_bootstrap(values_by_run: ValuesByRun, *, resamples: int = 9999, seed
     return Estimate(Drawn(interval, min(1.0, 2 * (least + 1) / (means.size + 1))))
 
 
-def cluster_bootstrap_ci(values_by_run: ValuesByRun, *, resamples: int = 9999, seed: int = 0) -> Estimate[Interval]:
+def cluster_bootstrap_ci(values_by_group: ValuesByGroup, *, resamples: int = 9999, seed: int = 0) -> Estimate[Interval]:
     """The interval of :func:`cluster_bootstrap` alone."""
-    drawn = cluster_bootstrap(values_by_run, resamples=resamples, seed=seed)
+    drawn = cluster_bootstrap(values_by_group, resamples=resamples, seed=seed)
     return Estimate(None, drawn.reason) if drawn.value is None else Estimate(drawn.value.ci95)
 
 
 def summarise_values(
-    values_by_run: ValuesByRun,
+    values_by_group: ValuesByGroup,
     *,
     proportion: bool,
     missing: Mapping[str, int] | None = None,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> Summary:
     """Everything reported about one metric of one row.
 
     Args:
-        values_by_run: trial values of each (context, seed); a run may be empty.
+        values_by_group: trial values of each group; a group may be empty.
         proportion: values are hits (1) and misses (0); the interval is then Wilson's.
         missing: number of trials without a value, by reason.
-        resamples, seed: of the bootstrap.
+        resamples: of the bootstrap.
     """
-    filled = dict(_filled(values_by_run))
-    values = [value for run in filled.values() for value in run]
-    average, error = mean(values), run_se(filled)
-    interval = _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples, seed=seed)
+    filled = dict(_filled(values_by_group))
+    values = [value for group in filled.values() for value in group]
+    average, error = mean(values), group_se(filled)
+    interval = _hit_interval(values) if proportion else cluster_bootstrap_ci(filled, resamples=resamples)
     reasons = {"mean": average.reason, "se": error.reason, "ci95": interval.reason}
     return Summary(
         mean=average.value,
@@ -209,8 +209,8 @@ def summarise_values(
         ci95=interval.value,
         ci95_method="wilson" if proportion else "bootstrap",
         n=len(values),
-        runs=len(filled),
-        few_runs=not proportion and len(filled) < FEW_RUNS,
+        groups=len(filled),
+        few_groups=not proportion and len(filled) < FEW_GROUPS,
         missing=dict(sorted((missing or {}).items())),
         reasons={name: reason for name, reason in reasons.items() if reason is not None},
     )
@@ -222,9 +222,17 @@ def _hit_interval(values: Sequence[float]) -> Estimate[Interval]:
     return wilson(sum(value == 1.0 for value in values), len(values))
 
 
-def _filled(values_by_run: ValuesByRun) -> list[tuple[RunKey, Sequence[float]]]:
-    """Runs that have values, and the values, both sorted: sums must not depend on the order of arrival."""
-    return [(run, sorted(values_by_run[run])) for run in sorted(values_by_run) if values_by_run[run]]
+def _filled(values_by_group: ValuesByGroup) -> list[tuple[str, Sequence[float]]]:
+    """Groups that have values, and the values, both sorted: sums must not depend on the order of arrival."""
+    order = sorted(values_by_group, key=natural)
+    return [(group, sorted(values_by_group[group])) for group in order if values_by_group[group]]
+
+
+def natural(group: str) -> list[tuple[bool, int, str]]:
+    """Sorts groups part by part, numbers by value: ``"512/2"``, ``"512/10"``, ``"1024/0"``."""
+    return [
+        (False, int(part), "") if part.isdecimal() and part.isascii() else (True, 0, part) for part in group.split("/")
+    ]
 
 
 def _finite(value: float) -> Estimate[float]:
@@ -233,5 +241,5 @@ def _finite(value: float) -> Estimate[float]:
     return Estimate(None, TOO_LARGE)
 
 
-def _are(runs: int) -> str:
-    return "is 1" if runs == 1 else f"are {runs}"
+def _are(groups: int) -> str:
+    return "is 1" if groups == 1 else f"are {groups}"

@@ -1,11 +1,23 @@
-"""Times of work on any device."""
+"""Times of work on any device, and what is being timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from kvfw.model.compat.clock import clock_s, synchronise
+
+Tell = Callable[[str], None]
+
+
+def rounds(tell: Tell, repeats: int, *, warm_up: bool = False) -> Iterator[Tell]:
+    """For every round of a measurement what announces its steps; a step is announced before its clock starts."""
+    for turn in range(0 if warm_up else 1, repeats + 1):
+
+        def say(step: str, when: str = f"round {turn} of {repeats}" if turn else "warm-up") -> None:
+            tell(f"{when}: {step}")
+
+        yield say
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

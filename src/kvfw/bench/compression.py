@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvfw.bench.clock import ratios, seconds_of
+from kvfw.bench.clock import Tell, ratios, rounds, seconds_of
 from kvfw.core.compress.compressor import Compressor
 from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.state.observation import Needs
@@ -44,7 +44,7 @@ class Cost:
 
 @torch.inference_mode()
 def costs(
-    model: Any, vocabulary: Any, ids: Sequence[int], compressors: Sequence[Compressor], repeats: int
+    model: Any, vocabulary: Any, ids: Sequence[int], compressors: Sequence[Compressor], repeats: int, tell: Tell
 ) -> tuple[Cost, ...]:
     """Costs of compositions on one prompt.
 
@@ -58,6 +58,7 @@ def costs(
         ids: the prompt.
         compressors: what to measure.
         repeats: rounds; one more is run first and not counted.
+        tell: is told every step.
     """
     sinks, recent = compressors[0].sinks, compressors[0].recent
     device = model.device
@@ -80,16 +81,20 @@ def costs(
         everything = everything | by.needs
     if everything.column_sums:
         everything = everything | Needs(queries=len(ids))
-    for turn in range(repeats + 1):
+    for turn, say in enumerate(rounds(tell, repeats, warm_up=True)):
+        say("prefill")
         undisturbed, _ = filled(Needs())
+        say("prefill that observes")
         _, shared = filled(everything)
         if turn:
             plain.append(undisturbed)
         for sums in {by.needs.column_sums for by in compressors} - {frozenset()}:
+            say(f"column sums at distances {', '.join(map(str, sorted(sums)))}")
             seconds = seconds_of(partial(_observe, shared, sums), device)
             if turn:
                 observing.setdefault(sums, []).append(seconds)
         for by in compressors:
+            say(str(by.composition))
             # A snapshot that remembers no scores, so that each composition pays for its own.
             seconds = seconds_of(partial(_work, shared.unscored(), by), device)
             if turn:

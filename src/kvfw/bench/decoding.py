@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from kvfw.bench.clock import Tell, rounds
+from kvfw.bench.limits import RECENT, SINKS
 from kvfw.core.compose.budget import Amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
-from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs
 from kvfw.model.run.decode import tokens_per_second
 from kvfw.model.run.prefill import prefill
@@ -31,20 +32,18 @@ class Speed:
     relative: float
 
 
-def speeds(
-    model: Any, ids: Sequence[int], slots: Sequence[int], repeats: int, *, sinks: int, recent: int, registry: Registry
-) -> tuple[Speed, ...]:
-    """Speed over the full cache and over caches of the given numbers of slots (``streaming``: how they were chosen is
-    of no account)."""
-    filled = prefill(model, ids, Needs(), sinks=sinks, recent=recent)
-    composition = parse("streaming", registry)
+def speeds(model: Any, ids: Sequence[int], slots: Sequence[int], repeats: int, tell: Tell) -> tuple[Speed, ...]:
+    """Speed over the full cache and over caches of so many slots, by ``streaming``: it depends on their number only."""
+    filled = prefill(model, ids, Needs(), sinks=SINKS, recent=RECENT)
+    composition = parse("streaming")
     states = {len(ids): filled.full_states()}
     for count in slots:
-        by = compressor(composition, Amount.parse("slots", str(count)), sinks=sinks, recent=recent, registry=registry)
+        by = compressor(composition, Amount.parse("slots", str(count)), sinks=SINKS, recent=RECENT)
         states[count] = filled.compressed_states(by)
     measured: dict[int, list[float]] = {count: [] for count in states}
-    for _ in range(repeats):
+    for say in rounds(tell, repeats):
         for count, held in states.items():
+            say(f"{count} slots")
             measured[count].append(tokens_per_second(model, filled.cache_of(held), filled.logits))
     full = median(measured[len(ids)])
     return tuple(

@@ -6,13 +6,11 @@ blocks back as soon as they are freed: what it likes to keep differs by 100 MB b
 """
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
 from kvfw.bench.limits import RECENT, SINKS
-from kvfw.errors import RunError
+from kvfw.bench.process import run_python
 
 PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
 """Setting of glibc: blocks from so many bytes on are pages of their own. Elsewhere it means nothing."""
@@ -42,18 +40,8 @@ def peak_of(model: str, device: str, ids: list[int], compose: str | None, ratio:
         RunError: the process failed; with what it said.
     """
     request = {"model": model, "device": device, "ids": ids, "compose": compose, "ratio": ratio, "chunk": chunk}
-    done = subprocess.run(
-        [sys.executable, "-m", "kvfw.bench.peak"],
-        env={**os.environ, **PROMPTLY},
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        raise RunError(f"measuring memory failed with exit code {done.returncode}: {said[-1]}")
-    return Peak(**json.loads(done.stdout.splitlines()[-1]))
+    said = run_python("measuring memory", "-m", "kvfw.bench.peak", stdin=json.dumps(request), **PROMPTLY)
+    return Peak(**json.loads(said.splitlines()[-1]))
 
 
 def _child() -> None:

@@ -1,6 +1,6 @@
 """Prompts to measure on."""
 
-from kvfw.core.compose.composition import build_part
+from kvfw.core.compose.build import build_part
 from kvfw.core.contracts.task import Task, Tokenizer
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry
@@ -9,8 +9,7 @@ from kvfw.errors import UnsupportedError
 
 def prompt_ids(tokenizer: Tokenizer, tokens: int, registry: Registry) -> tuple[int, ...]:
     """A prompt of exactly so many tokens: that of the default task."""
-    part = build_part(Kind.TASK, "niah", registry)
-    task = type(part).model_validate({"contexts": (tokens,), "depths": (50.0,)})
+    task = build_part(Kind.TASK, f"niah(contexts=[{tokens}],depths=[50])", registry).value
     if not isinstance(task, Task):
         raise UnsupportedError("task 'niah' makes no prompts")
     (sample,) = task.samples(tokenizer)

@@ -1,11 +1,15 @@
 """The most memory a process held during a block, above what it held before."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import torch
+
+from kvfw.model.compat.clock import synchronise
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -19,33 +23,29 @@ class Resident:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._before = 0
         self.peak_bytes = 0
-        self._resets = False
 
     def __enter__(self) -> Self:
-        self._resets = _reset()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
-        elif self._resets:
-            self._before = _resident("VmRSS")
-        else:
-            self._before = _all_time_high()
+        held, self._most = _gauges(self._device)
+        self._before = held()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            peak = torch.cuda.max_memory_allocated(self._device)
-        elif self._resets:
-            peak = _resident("VmHWM")
-        else:
-            peak = _all_time_high()
-        self.peak_bytes = peak - self._before
+        synchronise(self._device)
+        self.peak_bytes = self._most() - self._before
+
+
+def _gauges(device: torch.device) -> tuple[Callable[[], int], Callable[[], int]]:
+    """What tells the bytes held now, and the most held from now on."""
+    if device.type == "cuda":
+        synchronise(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return partial(torch.cuda.memory_allocated, device), partial(torch.cuda.max_memory_allocated, device)
+    if _reset():
+        return partial(_resident, "VmRSS"), partial(_resident, "VmHWM")
+    return _all_time_high, _all_time_high
 
 
 def _reset() -> bool:

@@ -1,9 +1,10 @@
 """The whole benchmark."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvfw.bench.clock import Tell, rounds
 from kvfw.bench.compression import costs
 from kvfw.bench.decoding import speeds
 from kvfw.bench.findings import Findings
@@ -42,12 +43,12 @@ class Request:
     model: str = "smollm2-135m"
     device: str = "auto"
     compose: tuple[str, ...] = ()
-    contexts: tuple[int, ...] = (512, 1024, 2048, 3072, 4096)
-    scaling: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)
+    contexts: tuple[int, ...] = (3072,)
+    scaling: tuple[int, ...] = ()
     repeats: int = 3
 
 
-def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> Iterator[Findings]:
+def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     """Measures; takes minutes.
 
     Yields:
@@ -57,48 +58,45 @@ def run(request: Request, registry: Registry, tell: Callable[[str], None]) -> It
     Raises:
         RequestError: an unknown model or composition, or a length that cannot be compressed; before anything is timed.
     """
-    compositions = tuple(dict.fromkeys(str(parse(text, registry)) for text in (*COMPRESSION_BARS, *request.compose)))
-    bound = [
-        compressor(parse(text, registry), amount(ratio=RATIO), sinks=SINKS, recent=RECENT, registry=registry)
-        for text in compositions
-    ]
+    compositions = dict.fromkeys(parse(text, registry) for text in (*COMPRESSION_BARS, *request.compose))
+    bound = [compressor(each, amount(ratio=RATIO), sinks=SINKS, recent=RECENT) for each in compositions]
     opened = open_model(request.model, registry=registry)
     at = _length_of_promises(request, opened.config)
     contexts = tuple(sorted({*request.contexts, at}))
     for tokens in contexts:
         check_positions("a context of", tokens, 16, request.model, opened.config)
-        _check_compressible(tokens)
     lengths = tuple(sorted(set(request.scaling)))
-    for tokens in lengths:
+    for tokens in (*contexts, *lengths):
         _check_compressible(tokens)
     prompts = {tokens: prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
     loaded = opened.load(device=request.device)
+
+    def begin(what: str) -> Tell:
+        tell(what)
+        return lambda step: tell(f"{what}, {step}")
+
     found = Findings(hardware())
     yield found
     for tokens, ids in prompts.items():
-        tell(f"compression at {tokens} tokens")
-        costs_there = costs(loaded.model, loaded.tokenizer, ids, bound, request.repeats)
+        say = begin(f"compression at {tokens} tokens")
+        costs_there = costs(loaded.model, loaded.tokenizer, ids, bound, request.repeats, say)
         found = replace(found, costs=(*found.costs, *costs_there))
         yield found
-    tell(f"a whole evaluation of {len(SIXTEEN)} compositions at {at} tokens")
-    rounds = max(1, request.repeats - 1)
-    found = replace(found, whole=whole(loaded, request.model, SIXTEEN, at, 16, rounds, registry))
+    say = begin(f"a whole evaluation of {len(SIXTEEN)} compositions at {at} tokens")
+    times = max(1, request.repeats - 1)
+    found = replace(found, whole=whole(loaded, request.model, at, times, say))
     yield found
-    tell("decode speed")
-    slots = tuple(slots for slots in KEPT_SLOTS if slots < at)
-    speed = speeds(loaded.model, prompts[at], slots, request.repeats, sinks=SINKS, recent=RECENT, registry=registry)
-    found = replace(found, speeds=speed)
+    slots, say = tuple(slots for slots in KEPT_SLOTS if slots < at), begin("decode speed")
+    found = replace(found, speeds=speeds(loaded.model, prompts[at], slots, request.repeats, say))
     yield found
-    tell("memory")
-    found = replace(found, peaks=_peaks(request, loaded, prompts[at]))
+    found = replace(found, peaks=_peaks(request, loaded, prompts[at], begin("memory")))
     yield found
-    tell("starting and loading")
-    found = replace(found, starting=starting(request.model, request.repeats))
+    found = replace(found, starting=starting(request.model, request.repeats, begin("starting and loading")))
     yield found
     light = [by for by in bound if not by.needs.lexical]
     for tokens in lengths:
-        tell(f"scaling on a random model, {tokens} tokens")
-        found = replace(found, scaling=(*found.scaling, *scaling(light, tokens, 1)))
+        say = begin(f"scaling on a random model, {tokens} tokens")
+        found = replace(found, scaling=(*found.scaling, *scaling(light, tokens, 1, say)))
         yield found
     yield replace(found, complete=True)
 
@@ -121,19 +119,18 @@ def _length_of_promises(request: Request, model_config: Any) -> int:
     return BAR_TOKENS
 
 
-def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int]) -> dict[str, Peak]:
+def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int], tell: Tell) -> dict[str, Peak]:
     """Memory of prefills, the smallest of several processes: what an allocator holds on to only ever adds."""
     device = str(loaded.model.device)
-
-    def peak(compose: str | None, chunk: int | None) -> Peak:
-        found = (
-            peak_of(request.model, device, list(ids), compose, MEMORY_RATIO, chunk) for _ in range(request.repeats)
-        )
-        return min(found, key=lambda peak: peak.peak_bytes)
-
-    return {
-        "full": peak(None, None),
-        "full, 256 tokens at a time": peak(None, 256),
-        "snapkv": peak("snapkv", None),
-        "h2o": peak("h2o", None),
+    wanted: dict[str, tuple[str | None, int | None]] = {
+        "full": (None, None),
+        "full, 256 tokens at a time": (None, 256),
+        "snapkv": ("snapkv", None),
+        "h2o": ("h2o", None),
     }
+    found: dict[str, list[Peak]] = {name: [] for name in wanted}
+    for name, (compose, chunk) in wanted.items():
+        for say in rounds(tell, request.repeats):
+            say(name)
+            found[name].append(peak_of(request.model, device, list(ids), compose, MEMORY_RATIO, chunk))
+    return {name: min(peaks, key=lambda peak: peak.peak_bytes) for name, peaks in found.items()}

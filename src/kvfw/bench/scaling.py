@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvfw.bench.clock import Tell
 from kvfw.bench.compression import Cost, costs
 from kvfw.core.compress.compressor import Compressor
 from kvfw.model.load.random_llama import random_llama
@@ -26,12 +27,12 @@ class Growth:
     exponent: float | None
 
 
-def scaling(compressors: Sequence[Compressor], tokens: int, repeats: int) -> tuple[Cost, ...]:
+def scaling(compressors: Sequence[Compressor], tokens: int, repeats: int, tell: Tell) -> tuple[Cost, ...]:
     """Costs on a random prompt of some length, on a random Llama of two layers on the CPU."""
     model: Any = random_llama(layers=2, heads=4, kv_heads=2, head_dim=32)
     generator = torch.Generator().manual_seed(tokens)
     ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator).tolist()
-    return costs(model, None, ids, compressors, repeats)
+    return costs(model, None, ids, compressors, repeats, tell)
 
 
 def growths(found: Sequence[Cost]) -> tuple[Growth, ...]:

@@ -1,12 +1,13 @@
 """How long commands take to answer and the embedded model to load, in processes of their own."""
 
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-from kvfw.errors import RunError
+from kvfw.bench.clock import Tell, rounds
+from kvfw.bench.process import run_python
 
 LOADING = """
 import time
@@ -33,37 +34,33 @@ class Starting:
     load_s: float
 
 
-def starting(model: str, repeats: int) -> Starting:
+def starting(model: str, repeats: int, tell: Tell) -> Starting:
     """Times commands and loading.
 
     Raises:
         RunError: a process that was to be timed failed.
     """
-    return Starting(_command_s("--help", repeats), _command_s("list", repeats), _load_s(model, repeats))
+
+    def typical(what: str, once: Callable[[], float]) -> float:
+        taken = []
+        for say in rounds(tell, repeats):
+            say(what)
+            taken.append(once())
+        return median(taken)
+
+    return Starting(
+        help_s=typical("kvfw --help", partial(_command_s, "--help")),
+        list_s=typical("kvfw list", partial(_command_s, "list")),
+        load_s=typical("loading", partial(_load_s, model)),
+    )
 
 
-def _command_s(command: str, repeats: int) -> float:
-    """Median time of ``kvfw COMMAND``, from start to exit."""
-    taken = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        _python("-m", "kvfw", command)
-        taken.append(time.perf_counter() - started)
-    return median(taken)
+def _command_s(command: str) -> float:
+    """Time of ``kvfw COMMAND``, from start to exit."""
+    started = time.perf_counter()
+    run_python(f"kvfw {command}, which was to be timed,", "-m", "kvfw", command)
+    return time.perf_counter() - started
 
 
-def _load_s(model: str, repeats: int) -> float:
-    return median(float(_python("-c", LOADING.format(model)).splitlines()[-1]) for _ in range(repeats))
-
-
-def _python(*arguments: str) -> str:
-    """What a Python process printed.
-
-    Raises:
-        RunError: it failed; with the last line of what it said.
-    """
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        raise RunError(f"a process that was to be timed failed with exit code {done.returncode}: {said[-1]}")
-    return done.stdout
+def _load_s(model: str) -> float:
+    return float(run_python("loading the model", "-c", LOADING.format(model)).splitlines()[-1])

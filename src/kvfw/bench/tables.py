@@ -1,11 +1,10 @@
 """Findings as tables for people and as JSON for machines."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
-
-from rich.table import Table
+from typing import Final
 
 from kvfw.bench.compression import Cost
 from kvfw.bench.decoding import Speed
@@ -13,6 +12,7 @@ from kvfw.bench.findings import Findings
 from kvfw.bench.limits import Bar
 from kvfw.bench.peak import Peak
 from kvfw.bench.scaling import Growth
+from kvfw.report.grid import Grid, Spec, grid_of
 
 
 def as_json(found: Findings) -> str:
@@ -24,73 +24,21 @@ def as_json(found: Findings) -> str:
     return json.dumps({"schema": 3, **asdict(found), **follows}, indent=2, allow_nan=False, default=str) + "\n"
 
 
-def tables(found: Findings) -> Iterator[Table]:
+def tables(found: Findings) -> Iterator[Grid]:
     """The promises first, then what they were taken from."""
-    yield _bars(found.bars)
-    for tokens, costs in groupby(found.costs, key=lambda cost: cost.tokens):
-        yield _costs(tokens, list(costs))
+    yield grid_of("promises", "Promises", found.bars, BARS)
+    for tokens, group in groupby(found.costs, key=lambda cost: cost.tokens):
+        costs = list(group)
+        title = f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s"
+        yield grid_of(f"costs-{tokens}", title, costs, COSTS)
     if found.speeds:
-        yield _speeds(found.speeds)
+        yield grid_of("speeds", "Decode speed at batch 1", found.speeds, SPEEDS)
     if found.peaks:
-        yield _peaks(found.peaks)
+        title = "Memory of one prefill, above what the process held before; least of several processes"
+        yield grid_of("peaks", title, found.peaks.items(), PEAKS)
     if found.growths:
-        yield _growths(found.growths)
-
-
-def _costs(tokens: int, costs: Sequence[Cost]) -> Table:
-    return _grid(
-        f"Compression at {tokens} tokens, beside a prefill of {costs[0].prefill_s:.3f} s",
-        ("composition", "observe s", "compress s", "of prefill", "all rounds"),
-        [
-            (
-                cost.compose,
-                f"{cost.observe_s:.3f}",
-                f"{cost.compress_s:.3f}",
-                f"{cost.fraction:.1%}",
-                f"{cost.lowest:.1%}–{cost.highest:.1%}",
-            )
-            for cost in costs
-        ],
-    )
-
-
-def _speeds(speeds: Sequence[Speed]) -> Table:
-    return _grid(
-        "Decode speed at batch 1",
-        ("slots per head", "KV MB", "tokens/s", "of the full cache's"),
-        [
-            (str(speed.slots), f"{speed.kv_bytes / 2**20:.2f}", f"{speed.tokens_per_s:.1f}", f"{speed.relative:.2f}")
-            for speed in speeds
-        ],
-    )
-
-
-def _peaks(peaks: Mapping[str, Peak]) -> Table:
-    return _grid(
-        "Memory of one prefill, above what the process held before; least of several processes",
-        ("cache", "peak MB", "KV MB held", "slots x bytes MB"),
-        [
-            (name, *(f"{n / 2**20:.1f}" for n in (peak.peak_bytes, peak.kv_bytes, peak.expected_kv_bytes)))
-            for name, peak in peaks.items()
-        ],
-    )
-
-
-def _growths(growths: Sequence[Growth]) -> Table:
-    return _grid(
-        "Growth with the prompt, on a small random model: time ~ tokens ^ exponent",
-        ("composition", "exponent"),
-        [(growth.compose, "–" if growth.exponent is None else f"{growth.exponent:.2f}") for growth in growths],
-    )
-
-
-def _bars(bars: tuple[Bar, ...]) -> Table:
-    rows = []
-    for bar in bars:
-        met = {True: "met", False: "NOT met", None: "not measured"}[bar.met]
-        margin = "" if bar.measured is None else f"{1 - bar.measured / bar.limit:+.0%}"
-        rows.append((bar.what, _amount(bar.limit, bar.unit), _amount(bar.measured, bar.unit), margin, met))
-    return _grid("Promises", ("what", "at most", "measured", "margin", ""), rows)
+        title = "Growth with the prompt, on a small random model: time ~ tokens ^ exponent"
+        yield grid_of("growths", title, found.growths, GROWTHS)
 
 
 def _amount(value: float | None, unit: str) -> str:
@@ -99,10 +47,33 @@ def _amount(value: float | None, unit: str) -> str:
     return f"{value:.3g} {unit}" if unit else f"{value:.3f}"
 
 
-def _grid(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+BARS: Final[Sequence[Spec[Bar]]] = (
+    ("what", "text", lambda bar: bar.what),
+    ("at most", "number", lambda bar: _amount(bar.limit, bar.unit)),
+    ("measured", "number", lambda bar: _amount(bar.measured, bar.unit)),
+    ("margin", "number", lambda bar: None if bar.measured is None else f"{1 - bar.measured / bar.limit:+.0%}"),
+    ("", "number", lambda bar: {True: "met", False: "NOT met", None: "not measured"}[bar.met]),
+)
+COSTS: Final[Sequence[Spec[Cost]]] = (
+    ("composition", "compose", lambda cost: cost.compose),
+    ("observe s", "number", lambda cost: f"{cost.observe_s:.3f}"),
+    ("compress s", "number", lambda cost: f"{cost.compress_s:.3f}"),
+    ("of prefill", "number", lambda cost: f"{cost.fraction:.1%}"),
+    ("all rounds", "number", lambda cost: f"{cost.lowest:.1%}–{cost.highest:.1%}"),
+)
+SPEEDS: Final[Sequence[Spec[Speed]]] = (
+    ("slots per head", "text", lambda speed: speed.slots),
+    ("KV MB", "number", lambda speed: f"{speed.kv_bytes / 2**20:.2f}"),
+    ("tokens/s", "number", lambda speed: f"{speed.tokens_per_s:.1f}"),
+    ("of the full cache's", "number", lambda speed: f"{speed.relative:.2f}"),
+)
+PEAKS: Final[Sequence[Spec[tuple[str, Peak]]]] = (
+    ("cache", "text", lambda named: named[0]),
+    ("peak MB", "number", lambda named: f"{named[1].peak_bytes / 2**20:.1f}"),
+    ("KV MB held", "number", lambda named: f"{named[1].kv_bytes / 2**20:.1f}"),
+    ("slots x bytes MB", "number", lambda named: f"{named[1].expected_kv_bytes / 2**20:.1f}"),
+)
+GROWTHS: Final[Sequence[Spec[Growth]]] = (
+    ("composition", "compose", lambda growth: growth.compose),
+    ("exponent", "number", lambda growth: "–" if growth.exponent is None else f"{growth.exponent:.2f}"),
+)

@@ -1,11 +1,11 @@
 """A whole evaluation of many compositions on one prompt, beside prefilling it once per composition."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from kvfw.bench.clock import ratios, seconds_of
-from kvfw.core.registry.registry import Registry
+from kvfw.bench.clock import Tell, ratios, rounds, seconds_of
+from kvfw.bench.limits import SIXTEEN
+from kvfw.core.registry.registry import default_registry
 from kvfw.core.state.observation import Needs
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.sentence import SentenceEncoder
@@ -14,6 +14,8 @@ from kvfw.runner.execute.answers import Tools
 from kvfw.runner.execute.trial import fill, run_prompt
 from kvfw.runner.plan.config import EvalConfig
 from kvfw.runner.plan.prepare import prepare
+
+NEW_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -36,52 +38,46 @@ class Whole:
     fraction: float
 
 
-def whole(
-    loaded: LoadedModel,
-    model: str,
-    compose: Sequence[str],
-    tokens: int,
-    new_tokens: int,
-    repeats: int,
-    registry: Registry,
-) -> Whole:
-    """Evaluates the compositions on one prompt of the default task.
+def whole(loaded: LoadedModel, model: str, tokens: int, repeats: int, tell: Tell) -> Whole:
+    """Evaluates the sixteen compositions on one prompt of the default task.
 
     Decode speed is left out: it is a pass of its own, at batch 1, in the first trial of each length only.
     """
     config = EvalConfig.of(
         {
-            "compose": tuple(compose),
+            "compose": SIXTEEN,
             "contexts": (tokens,),
             "depths": (50.0,),
             "model": model,
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
             "device": str(loaded.model.device),
-            "max_new_tokens": new_tokens,
+            "max_new_tokens": NEW_TOKENS,
         }
     )
-    plan = prepare(config, registry)
+    plan = prepare(config, default_registry())
     (question,) = plan.prompts[0].questions
     planned = replace(plan.prompts[0], questions=(replace(question, timed=False),))
     tools = Tools(loaded, SentenceEncoder())
     tools.encoder.similarity("load", "it")
     evaluated, prefilled = [], []
-    for turn in range(repeats + 1):
+    for turn, say in enumerate(rounds(tell, repeats, warm_up=True)):
+        say("prefill")
         alone = seconds_of(
             lambda: prefill(loaded.model, planned.compressed_ids, Needs(), sinks=config.sinks, recent=config.recent),
             loaded.model.device,
         )
+        say("evaluation")
         seconds = seconds_of(
             lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), (), tools)), loaded.model.device
         )
         if turn:
-            prefilled.append(alone * len(compose))
+            prefilled.append(alone * len(SIXTEEN))
             evaluated.append(seconds)
     return Whole(
-        compositions=len(compose),
+        compositions=len(SIXTEEN),
         tokens=tokens,
-        new_tokens=new_tokens,
+        new_tokens=NEW_TOKENS,
         evaluation_s=median(evaluated),
-        prefill_s=median(prefilled) / len(compose),
+        prefill_s=median(prefilled) / len(SIXTEEN),
         fraction=median(ratios(evaluated, prefilled)),
     )

@@ -1,7 +1,7 @@
 """``kvfw bench``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 @click.option("--compose", multiple=True, metavar="SPEC", help="Measure this composition too. Repeatable.")
 @click.option(
     "--contexts",
-    metavar="N,N",
-    help="Prompt lengths in tokens; 3072, which the promises are about, is added.  [default: 512,1024,2048,3072,4096]",
+    default="512,1024,2048,3072,4096",
+    show_default=True,
+    help="Prompt lengths in tokens; 3072, which the promises are about, is added.",
 )
 @click.option(
     "--scaling",
-    metavar="N,N",
-    help='Prompt lengths on a small random model; "" for none.  [default: 1024 to 32768, doubling]',
+    default="1024,2048,4096,8192,16384,32768",
+    show_default=True,
+    help='Prompt lengths on a small random model; "" for none.',
 )
 @click.option("--repeats", type=int, default=3, show_default=True, help="Rounds of every measurement.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write bench.json and figures there.")
@@ -34,8 +36,8 @@ def command(
     model: str,
     device: str,
     compose: tuple[str, ...],
-    contexts: str | None,
-    scaling: str | None,
+    contexts: str,
+    scaling: str,
     repeats: int,
     out: Path | None,
     json_only: bool,
@@ -55,14 +57,11 @@ def command(
     from kvfw.bench.tables import as_json
     from kvfw.core.registry.registry import default_registry
 
-    given: dict[str, Any] = {"model": model, "device": device, "compose": compose, "repeats": repeats}
-    if contexts is not None:
-        given["contexts"] = numbers("--contexts", contexts, int)
-    if scaling is not None:
-        given["scaling"] = numbers("--scaling", scaling, int) if scaling.strip() else ()
+    growing = numbers("--scaling", scaling, int) if scaling.strip() else None
+    request = Request(model, device, compose, numbers("--contexts", contexts, int) or (), growing or (), repeats)
     found: Findings | None = None
     try:
-        for found in run(Request(**given), default_registry(), lambda text: click.echo(f"measuring {text}", err=True)):
+        for found in run(request, default_registry(), lambda text: click.echo(f"measuring {text}", err=True)):
             if out is not None:
                 write_atomic(out / "bench.json", as_json(found).encode())
     finally:
@@ -85,6 +84,8 @@ def _show(found: "Findings", out: Path | None, json_only: bool) -> None:
         return
     from rich.console import Console
 
+    from kvfw.report.terminal import rich_table
+
     console = Console()
-    for table in tables(found):
-        console.print(table, "")
+    for grid in tables(found):
+        console.print(rich_table(grid, console.width), "")

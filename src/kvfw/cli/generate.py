@@ -88,14 +88,15 @@ def _print(samples: "tuple[GeneratedText, ...]") -> None:
     """Columns side by side on a wide terminal, one below the other elsewhere."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     if console.is_terminal and console.width >= 40 * len(samples):
         table = Table(show_lines=True, expand=True)
         for sample in samples:
-            table.add_column(sample.title, ratio=1)
-        table.add_row(*(sample.text for sample in samples))
-        table.add_row(*(sample.numbers for sample in samples))
+            table.add_column(Text(sample.title), ratio=1)
+        table.add_row(*(Text(sample.text) for sample in samples))
+        table.add_row(*(Text(sample.numbers) for sample in samples))
         console.print(table)
         return
     for sample in samples:

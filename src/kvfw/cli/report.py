@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+    from kvfw.analysis.sources import Source
     from kvfw.core.contracts.records import MetricInfo
-    from kvfw.report.source import Source
 
 FORMATS = ("html", "markdown", "csv", "latex", "all")
 
@@ -40,8 +44,8 @@ def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tupl
     RUN is a folder that kvfw eval wrote; it may be unfinished. Runs must be of one experiment: the same model, task,
     prompts and mode.
     """
+    from kvfw.analysis.sources import make_report
     from kvfw.report.files import FORMS, report_files
-    from kvfw.report.source import make_report
     from kvfw.store.atomic import write_atomic
 
     report = make_report([_source(run) for run in runs], [_canonical(text) for text in reference] or None)
@@ -62,9 +66,9 @@ def _source(folder: Path) -> "Source":
         RequestError: there is no run here.
         StoreError: its files cannot be read.
     """
+    from kvfw.analysis.sources import Source
     from kvfw.core.contracts.metric import DerivedMetric
     from kvfw.core.registry.registry import default_registry
-    from kvfw.report.source import Source
     from kvfw.runner.execute.derive import with_derived
     from kvfw.runner.plan.metrics import registered_metrics
     from kvfw.store.run_folder import load_run
@@ -76,21 +80,24 @@ def _source(folder: Path) -> "Source":
         settings=loaded.config.settings,
         facts=loaded.config.facts,
         records=with_derived(loaded.records, derived),
-        metrics=_metrics(folder),
+        metrics=_metrics(folder, loaded.config.settings),
         problems=loaded.problems,
     )
 
 
-def _metrics(folder: Path) -> "tuple[MetricInfo, ...]":
-    """What the run's results say of its metrics; what the installed metrics say where there are no results."""
+def _metrics(folder: Path, settings: "Mapping[str, JsonValue]") -> "tuple[MetricInfo, ...]":
+    """What the run's results say of its metrics; without results, what its settings and the installed metrics say."""
     from kvfw.analysis.results import read_results
+    from kvfw.core.contracts.records import MetricInfo
     from kvfw.core.registry.registry import default_registry
     from kvfw.runner.plan.metrics import registered_metrics
 
     results = read_results(folder / "results.json")
     if results is not None:
         return results.metrics
-    return tuple(metric.info for metric in registered_metrics(default_registry()))
+    scores = settings.get("scores")
+    known = [MetricInfo.model_validate(score) for score in scores] if isinstance(scores, list) else []
+    return (*known, *(metric.info for metric in registered_metrics(default_registry())))
 
 
 def _canonical(text: str) -> str:

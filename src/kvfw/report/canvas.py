@@ -20,6 +20,7 @@ from matplotlib.ft2font import FT2Font
 
 from kvfw.analysis.names import visible
 from kvfw.report.looks import Look
+from kvfw.report.texts import broken
 
 SINGLE_IN: Final = 3.4
 DOUBLE_IN: Final = 7.0
@@ -64,6 +65,11 @@ class Drawing:
         with drawing_style():
             self.figure.savefig(out, format=form, dpi=300, metadata=metadata)
         return out.getvalue()
+
+    @property
+    def width_px(self) -> int:
+        """How wide a page shows it."""
+        return round(150 * float(self.figure.get_figwidth()))
 
     def data_uri(self) -> str:
         """The figure as an address that holds the picture itself."""
@@ -150,13 +156,10 @@ def width_of(text: str, size_pt: float = SMALL_PT) -> float:
 
 
 def wrapped(text: str, width_in: float, most_lines: int, size_pt: float = SMALL_PT) -> str:
-    """A composition broken before ``+`` or, where a stage alone is too wide, anywhere; cut after the last line."""
+    """A composition broken between its parts or, where a word alone is too wide, anywhere; cut after the last line."""
     lines: list[str] = []
-    for at, stage in enumerate(printable(text).replace("\n", " ").split("+")):
-        piece = stage if at == 0 else f"+{stage}"
-        if lines and width_of(lines[-1] + piece, size_pt) <= width_in:
-            lines[-1] += piece
-            continue
+    for line in broken(printable(text).replace("\n", " "), lambda part: width_of(part, size_pt) <= width_in):
+        piece = line
         while width_of(piece, size_pt) > width_in and len(piece) > 1:
             cut = _fitting(piece, width_in, size_pt)
             lines.append(piece[:cut])

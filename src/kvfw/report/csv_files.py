@@ -2,120 +2,88 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Final
 
-from kvfw.analysis.results import Results
+from kvfw.analysis.compare import Comparison
+from kvfw.analysis.results import ResultRow, Results
+from kvfw.analysis.stats import Summary
+from kvfw.core.contracts.records import MetricInfo, RowKey
+from kvfw.report.grid import Grid, Spec, grid_of
 
-METRIC_COLUMNS = (
-    "compose",
-    "amount",
-    "ratio",
-    "metric",
-    "unit",
-    "mean",
-    "se",
-    "lo",
-    "hi",
-    "interval",
-    "n",
-    "runs",
-    "few_runs",
-    "reason",
+Fact = tuple[ResultRow, MetricInfo, Summary, float | None]
+"""One metric of one row, and the row's size ratio."""
+
+METRICS: Final[Sequence[Spec[Fact]]] = (
+    ("compose", "compose", lambda fact: fact[0].compose),
+    ("amount", "amount", lambda fact: fact[0].amount),
+    ("ratio", "number", lambda fact: fact[0].ratio),
+    ("size_ratio", "number", lambda fact: fact[3]),
+    ("metric", "text", lambda fact: fact[1].name),
+    ("unit", "text", lambda fact: "fraction" if fact[1].unit == "%" else fact[1].unit),
+    ("mean", "number", lambda fact: fact[2].mean),
+    ("se", "number", lambda fact: fact[2].se),
+    ("lo", "number", lambda fact: fact[2].ci95 and fact[2].ci95[0]),
+    ("hi", "number", lambda fact: fact[2].ci95 and fact[2].ci95[1]),
+    ("interval", "text", lambda fact: fact[2].ci95_method),
+    ("n", "number", lambda fact: fact[2].n),
+    ("groups", "number", lambda fact: fact[2].groups),
+    ("few_groups", "text", lambda fact: fact[2].few_groups),
+    ("reason", "text", lambda fact: _joined([*fact[2].reasons.values(), *fact[2].missing])),
 )
-COMPARISON_COLUMNS = (
-    "metric",
-    "compose",
-    "amount",
-    "reference_compose",
-    "reference_amount",
-    "test",
-    "scale",
-    "pairs",
-    "runs",
-    "difference",
-    "lo",
-    "hi",
-    "only_row",
-    "only_reference",
-    "p",
-    "p_holm",
-    "family",
-    "verdict",
-    "few_runs",
-    "reason",
+COMPARISONS: Final[Sequence[Spec[Comparison]]] = (
+    ("metric", "text", lambda each: each.metric),
+    ("compose", "compose", lambda each: each.row.compose),
+    ("amount", "amount", lambda each: each.row.amount),
+    ("reference_compose", "compose", lambda each: each.reference.compose),
+    ("reference_amount", "amount", lambda each: each.reference.amount),
+    ("test", "text", lambda each: each.test),
+    ("scale", "text", lambda each: each.scale),
+    ("pairs", "number", lambda each: each.pairs),
+    ("groups", "number", lambda each: each.groups),
+    ("difference", "number", lambda each: each.difference),
+    ("lo", "number", lambda each: each.ci95 and each.ci95[0]),
+    ("hi", "number", lambda each: each.ci95 and each.ci95[1]),
+    ("only_row", "number", lambda each: each.gained),
+    ("only_reference", "number", lambda each: each.lost),
+    ("p", "number", lambda each: each.p),
+    ("p_holm", "number", lambda each: each.p_holm),
+    ("family", "number", lambda each: each.family),
+    ("verdict", "text", lambda each: each.verdict),
+    ("few_groups", "text", lambda each: each.few_groups),
+    ("reason", "text", lambda each: _joined(list(each.reasons.values()))),
 )
 
 
 def metrics_csv(results: Results) -> str:
     """``tables.csv``: one line per row and metric; percentages are fractions of 1; null is an empty field."""
-    return _csv(
-        METRIC_COLUMNS,
-        (
-            (
-                row.compose,
-                row.amount,
-                row.ratio,
-                info.name,
-                "fraction" if info.unit == "%" else info.unit,
-                summary.mean,
-                summary.se,
-                *(summary.ci95 or (None, None)),
-                summary.ci95_method,
-                summary.n,
-                summary.runs,
-                summary.few_runs,
-                _joined([*summary.reasons.values(), *summary.missing]),
-            )
-            for row in results.rows
-            for info in results.metrics
-            for summary in (row.metrics[info.name],)
-        ),
-    )
+    sizes = results.size_ratios
+    facts: list[Fact] = [
+        (row, info, row.metrics[info.name], sizes.get(RowKey(row.compose, row.amount)))
+        for row in results.rows
+        for info in results.metrics
+    ]
+    return csv_text(grid_of("metrics", "", facts, METRICS))
 
 
 def comparisons_csv(results: Results) -> str:
     """``comparisons.csv``: one line per comparison, the fields of :class:`~kvfw.analysis.compare.Comparison`."""
-    return _csv(
-        COMPARISON_COLUMNS,
-        (
-            (
-                each.metric,
-                each.row.compose,
-                each.row.amount,
-                each.reference.compose,
-                each.reference.amount,
-                each.test,
-                each.scale,
-                each.pairs,
-                each.runs,
-                each.difference,
-                *(each.ci95 or (None, None)),
-                each.gained,
-                each.lost,
-                each.p,
-                each.p_holm,
-                each.family,
-                each.verdict,
-                each.few_runs,
-                _joined(list(each.reasons.values())),
-            )
-            for each in results.comparisons
-        ),
-    )
+    return csv_text(grid_of("comparisons", "", results.comparisons, COMPARISONS))
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(grid: Grid) -> str:
+    """The table as CSV, titles in the first line; text that a spreadsheet would run gets a quote in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow(_inert(value) if isinstance(value, str) else value for value in row)
+    writer.writerow(column.title for column in grid.columns)
+    for row in grid.rows:
+        cells = zip(row, grid.columns, strict=True)
+        writer.writerow(str(cell) if column.kind == "number" else _inert(str(cell)) for cell, column in cells)
     return out.getvalue()
 
 
 def _inert(text: str) -> str:
-    """Text that a spreadsheet would run as a formula gets a quote in front."""
-    return f"'{text}" if text.startswith(("=", "+", "@", "\t", "\r")) or text[:1] == "-" else text
+    return f"'{text}" if text.startswith(("=", "+", "@", "-", "\t", "\r")) else text
 
 
 def _joined(reasons: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Literal, get_args
 
-from kvfw.report.source import Report
+from kvfw.analysis.sources import Report
 
 Form = Literal["html", "markdown", "csv", "latex"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -18,10 +18,11 @@ def report_files(report: Report, forms: Collection[Form] = DEFAULT) -> Iterator[
     """
     if "html" in forms:
         # Here, so that tables alone do not cost the import of matplotlib.
-        from kvfw.report.figures import draw
+        from kvfw.report.heatmap import heat_maps
         from kvfw.report.html import html_page
+        from kvfw.report.scatter import scatter_plots
 
-        drawings = draw(report)
+        drawings = [*scatter_plots(report.results), *heat_maps(report.results, report.records)]
         yield "report.html", html_page(report, drawings).encode()
         for drawing in drawings:
             yield f"figures/{drawing.name}.png", drawing.save("png")

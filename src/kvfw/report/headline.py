@@ -1,13 +1,15 @@
 """What was run, on what, in a few lines."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from pydantic import JsonValue
 
-from kvfw.report.settings import plain_text
-from kvfw.report.source import Report
+from kvfw.analysis.sources import Report
+from kvfw.report.texts import plain_text
 
-SHIPPED = "the text that comes with kvfw"
+SAID: Final = frozenset({"model", "task", "question_aware", "sinks", "recent", "compose", "amounts", "runs", "scores"})
+"""Settings with a line of their own, or shown by the tables."""
 
 
 def headline(report: Report) -> tuple[tuple[str, str], ...]:
@@ -19,14 +21,11 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
         ("Model", _setting(config, "model")),
         ("Task", _setting(config, "task")),
         ("Mode", mode(config)),
-        ("Haystack", SHIPPED if config.get("haystack", "") is None else _setting(config, "haystack")),
-        ("Contexts", _with(_setting(config, "contexts"), "tokens")),
-        ("Depths", _with(_setting(config, "depths"), "%")),
-        ("Seeds", _setting(config, "seeds")),
+        *((name.replace("_", " ").capitalize(), _setting(config, name)) for name in config if _own_line(name)),
         ("Trials per row", " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""),
         ("Kept always", _kept(config)),
         ("Hardware", _each(_hardware(fact) for fact in facts)),
-        ("Versions", _each(_object(fact, "versions") for fact in facts)),
+        ("Versions", _each(_setting(fact, "versions") for fact in facts)),
         ("Revision", _each(_setting(fact, "revision") for fact in facts)),
         ("Started", _each(_setting(fact, "started") for fact in facts)),
         ("Runs", ", ".join(source.name for source in report.sources)),
@@ -46,16 +45,11 @@ def mode(config: Mapping[str, JsonValue]) -> str:
 
 def _setting(values: Mapping[str, JsonValue], name: str) -> str:
     value = values.get(name)
-    return "" if value is None else plain_text(value)
+    return "" if value in (None, {}) else plain_text(value)
 
 
-def _object(values: Mapping[str, JsonValue], name: str) -> str:
-    value = values.get(name)
-    return plain_text(value) if isinstance(value, dict) and value else ""
-
-
-def _with(text: str, unit: str) -> str:
-    return text and f"{text} {unit}"
+def _own_line(name: str) -> bool:
+    return name not in SAID and not name.endswith("sha256")
 
 
 def _kept(config: Mapping[str, JsonValue]) -> str:

@@ -1,4 +1,4 @@
-"""Recall by depth and length, one small map per row of the table."""
+"""The primary score over two facets of the prompts, one small map per row of the table."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from kvfw.analysis.results import RECALL, Results, depth_text
-from kvfw.core.contracts.records import RowKey, TrialRecord
+from kvfw.analysis.results import Results, facet_text, facet_values
+from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialRecord
 from kvfw.report.canvas import (
     DOUBLE_IN,
     FONT_PT,
@@ -20,40 +20,44 @@ from kvfw.report.canvas import (
     Drawing,
     Sheet,
     drawing_style,
+    printable,
     width_of,
     wrapped,
 )
-from kvfw.report.texts import amount_text
+from kvfw.report.texts import amount_text, heading, number
 
-COLOURS: Final = LinearSegmentedColormap.from_list("recall", ["#FFFFFF", "#9CC9E6", "#0072B2", "#00304D"])
+COLOURS: Final = LinearSegmentedColormap.from_list("score", ["#FFFFFF", "#9CC9E6", "#0072B2", "#00304D"])
 UNKNOWN: Final = "#E4E4E4"
 DARK_FROM: Final = 0.55
-"""Numbers in cells of at least this recall are white."""
+"""Numbers in cells of at least this share of the scale are white."""
 PAGE_ROWS: Final = 6
 CELL_IN: Final = 0.19
 GAP_IN: Final = 0.18
 AIR_IN: Final = 0.05
 """Between a title and its map."""
-ACROSS: Final = "length of the prompt, tokens"
 TICKS_IN: Final = 0.34
 """Below the last maps: tick labels and the name of the axis."""
 
 
 class HeatCell(NamedTuple):
-    """One place of the grid of trials."""
+    """The trials of one place of a map."""
 
-    recall: float
+    mean: float
     n: int
 
 
-Cells = Mapping[tuple[int, float], HeatCell]
+Place = tuple[Facet, Facet]
+Cells = Mapping[Place, HeatCell]
 
 
 class Layout(NamedTuple):
     """What all maps share; sizes in inches."""
 
-    contexts: tuple[int, ...]
-    depths: tuple[float, ...]
+    info: MetricInfo
+    scale: tuple[float, float]
+    names: tuple[str, str]
+    across: tuple[Facet, ...]
+    down: tuple[Facet, ...]
     left_in: float
     panel_in: float
     columns: int
@@ -61,29 +65,44 @@ class Layout(NamedTuple):
     @property
     def height_in(self) -> float:
         """Of one map without its title."""
-        return CELL_IN * len(self.depths)
+        return CELL_IN * len(self.down)
+
+    def share(self, cell: HeatCell) -> float:
+        """Where on the scale the cell stands, from 0 to 1."""
+        low, high = self.scale
+        return (cell.mean - low) / (high - low) if high > low else 0.0
 
 
 def heat_maps(results: Results, records: Sequence[TrialRecord]) -> list[Drawing]:
-    """One map per row, on as many pages as it takes; nothing where recall was not measured."""
-    cells = _cells(records)
+    """One map per row, on as many pages as it takes; nothing where no facet has several values, or no trial a score."""
+    info, axes = results.primary, axes_of(records)
+    if info is None or not axes:
+        return []
+    cells = _cells(records, info, list(axes))
     rows = [key for key in (RowKey(row.compose, row.amount) for row in results.rows) if key in cells]
     if not rows:
         return []
     counts = {cell.n for row in rows for cell in cells[row].values()}
     trials = f"Trials per cell: {counts.pop()}." if len(counts) == 1 else "Cells rest on different numbers of trials."
     with drawing_style():
-        layout = _layout(rows, cells)
+        layout = _layout(rows, cells, info, list(axes.items()))
         pages = parted(rows, layout.columns * PAGE_ROWS)
         return [
             Drawing(
                 "heatmap" if len(pages) == 1 else f"heatmap-{number}",
-                "Recall in percent by length of the prompt and depth of the needle, one map per composition and "
-                f"amount. {trials} A dash: not measured.",
+                f"{heading(info)} by {' and '.join(axes)}, one map per composition and amount. {trials} A dash: not "
+                "measured.",
                 _page(page, cells, layout),
             )
             for number, page in enumerate(pages, start=1)
         ]
+
+
+def axes_of(records: Sequence[TrialRecord]) -> dict[str, list[Facet]]:
+    """The first two facets of several values, those of numbers first, and their values: across, then down."""
+    found = facet_values(records)
+    numbers_first = sorted(found, key=lambda name: isinstance(found[name][-1], str))
+    return {name: found[name] for name in numbers_first[:2]}
 
 
 def parted(rows: Sequence[RowKey], size: int) -> list[Sequence[RowKey]]:
@@ -91,30 +110,40 @@ def parted(rows: Sequence[RowKey], size: int) -> list[Sequence[RowKey]]:
     return [rows[at : at + size] for at in range(0, len(rows), size)]
 
 
-def _cells(records: Sequence[TrialRecord]) -> dict[RowKey, Cells]:
-    found: dict[RowKey, dict[tuple[int, float], list[float]]] = defaultdict(lambda: defaultdict(list))
+def _cells(records: Sequence[TrialRecord], info: MetricInfo, facets: Sequence[str]) -> dict[RowKey, Cells]:
+    found: dict[RowKey, dict[Place, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        value = record.metrics.get(RECALL)
-        # Something else under this name than a share has no place on a scale from 0 to 100 %.
-        if value is not None and 0 <= value <= 1:
-            found[record.key.row][record.key.context, record.key.depth].append(value)
+        value = record.metrics.get(info.name)
+        across, down = (record.facets.get(facet, "") for facet in (facets[0], facets[-1]))
+        # Something else than a share has no place on a scale from 0 to 100 %.
+        if value is not None and (info.unit != "%" or 0 <= value <= 1):
+            found[record.key.row][across, down if len(facets) > 1 else ""].append(value)
     return {
         row: {place: HeatCell(fmean(values), len(values)) for place, values in places.items()}
         for row, places in found.items()
     }
 
 
-def _layout(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells]) -> Layout:
-    contexts = tuple(sorted({context for row in rows for context, _ in cells[row]}))
-    depths = tuple(sorted({depth for row in rows for _, depth in cells[row]}))
-    left_in = 0.32 + max(width_of(depth_text(depth)) for depth in depths)
-    cell_in = max(0.33, max(width_of(str(context)) for context in contexts) + 0.08)
-    panel_in = max(1.15, cell_in * len(contexts))
+def _layout(
+    rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], info: MetricInfo, axes: Sequence[tuple[str, list[Facet]]]
+) -> Layout:
+    (name, across), (other, down) = axes[0], axes[1] if len(axes) > 1 else ("", [""])
+    means = [cell.mean for row in rows for cell in cells[row].values()]
+    scale = (0.0, 1.0) if info.unit == "%" else (min(means), max(means))
+    left_in = 0.32 + max(width_of(facet_text(value)) for value in down)
+    texts = [*map(facet_text, across), *(_number(cell, info) for row in rows for cell in cells[row].values())]
+    cell_in = max(0.33, max(map(width_of, texts)) + 0.08)
+    panel_in = max(1.15, cell_in * len(across))
     columns = max(1, int((DOUBLE_IN - left_in + GAP_IN) / (panel_in + GAP_IN)))
     if columns > 1:
         # The maps use the whole width.
         panel_in = (DOUBLE_IN - left_in - 0.05 + GAP_IN) / columns - GAP_IN
-    return Layout(contexts, depths, left_in, panel_in, min(columns, len(rows)))
+    shape = (tuple(across), tuple(down))
+    return Layout(info, scale, (name, other), *shape, left_in, panel_in, min(columns, len(rows)))
+
+
+def _number(cell: HeatCell, info: MetricInfo) -> str:
+    return number(cell.mean, info, 0 if info.unit == "%" else min(info.digits, 2))
 
 
 def _title(row: RowKey, width_in: float) -> list[str]:
@@ -128,7 +157,7 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
     # The upper edge of the maps of each line.
     tops = [AIR_IN + sum(heads[: at + 1]) + at * (layout.height_in + GAP_IN) for at in range(len(lines))]
     width = layout.left_in + layout.columns * (layout.panel_in + GAP_IN) - GAP_IN + 0.05
-    width = max(width, layout.left_in + width_of(ACROSS) + 0.1)
+    width = max(width, layout.left_in + width_of(printable(layout.names[0])) + 0.1)
     sheet = Sheet(width, tops[-1] + layout.height_in + TICKS_IN)
     for at, (line, top) in enumerate(zip(lines, tops, strict=True)):
         for across, row in enumerate(line):
@@ -138,43 +167,49 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
                 sheet.text(left, top - AIR_IN - rank * LINE_IN, text, size_pt=SMALL_PT)
             axes = sheet.axes(left, top, layout.panel_in, layout.height_in)
             lowest = at == len(lines) - 1 or across >= len(lines[at + 1])
-            _map(axes, cells[row], layout, depths=across == 0, contexts=lowest)
+            _map(axes, cells[row], layout, left=across == 0, below=lowest)
         if layout.height_in > 0.5:
             y = 1 - (top + layout.height_in / 2) / sheet.height_in
             sheet.figure.text(
-                0.08 / width, y, "depth, %", rotation=90, va="center", ha="center", size=SMALL_PT, color="black"
+                0.08 / width,
+                y,
+                printable(layout.names[1]),
+                rotation=90,
+                va="center",
+                ha="center",
+                size=SMALL_PT,
+                color="black",
             )
     middle = layout.left_in + (width - layout.left_in) / 2
-    sheet.text(middle, sheet.height_in - 0.15, ACROSS, size_pt=SMALL_PT, align="center")
+    sheet.text(middle, sheet.height_in - 0.15, layout.names[0], size_pt=SMALL_PT, align="center")
     return sheet.figure
 
 
-def _map(axes: Axes, cells: Cells, layout: Layout, *, depths: bool, contexts: bool) -> None:
-    shape = (len(layout.depths), len(layout.contexts))
+def _map(axes: Axes, cells: Cells, layout: Layout, *, left: bool, below: bool) -> None:
+    shape = (len(layout.down), len(layout.across))
     values = np.full(shape, np.nan)
-    for down, depth in enumerate(layout.depths):
-        for across, context in enumerate(layout.contexts):
-            cell = cells.get((context, depth))
-            if cell is not None:
-                values[down, across] = cell.recall
-            axes.text(
-                across + 0.5,
-                down + 0.5,
-                "–" if cell is None else f"{100 * cell.recall:.0f}",
-                ha="center",
-                va="center",
-                size=FONT_PT,
-                color="white" if cell is not None and cell.recall >= DARK_FROM else "black",
-            )
+    for down, across in np.ndindex(shape):
+        cell = cells.get((layout.across[across], layout.down[down]))
+        if cell is not None:
+            values[down, across] = layout.share(cell)
+        axes.text(
+            across + 0.5,
+            down + 0.5,
+            "–" if cell is None else _number(cell, layout.info),
+            ha="center",
+            va="center",
+            size=FONT_PT,
+            color="white" if cell is not None and layout.share(cell) >= DARK_FROM else "black",
+        )
     axes.set_facecolor(UNKNOWN)
     axes.pcolormesh(values, cmap=COLOURS, vmin=0, vmax=1, edgecolors="#C8C8C8", linewidth=0.5)
     axes.set_ylim(shape[0], 0)
-    axes.set_xticks(
-        [at + 0.5 for at in range(shape[1])], [str(context) for context in layout.contexts] if contexts else []
-    )
-    axes.set_yticks(
-        [at + 0.5 for at in range(shape[0])], [depth_text(depth) for depth in layout.depths] if depths else []
-    )
+    axes.set_xticks([at + 0.5 for at in range(shape[1])], _ticks(layout.across) if below else [])
+    axes.set_yticks([at + 0.5 for at in range(shape[0])], _ticks(layout.down) if left else [])
     axes.tick_params(length=0, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _ticks(values: Sequence[Facet]) -> list[str]:
+    return [printable(facet_text(value)) for value in values]

@@ -1,52 +1,27 @@
 """``tables.tex``: booktabs tables. They need ``\\usepackage{booktabs}`` and nothing else."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from kvfw.analysis.results import RECALL, ResultRow, Results
-from kvfw.analysis.stats import Summary
-from kvfw.core.contracts.records import MetricInfo
-from kvfw.report.grid import Cell, Grid, comparison_grids, depth_grid, metric_cell
-from kvfw.report.source import Report
-from kvfw.report.texts import MISSING, amount_text, break_compose, heading, number
+from kvfw.analysis.sources import Report
+from kvfw.report.grid import Cell, Column, Grid
+from kvfw.report.tables import comparison_grids, facet_grids, leading, summary_grid
+from kvfw.report.texts import broken
 
 SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "&": r"\&",
-        "#": r"\#",
-        "%": r"\%",
-        "_": r"\_",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "<": r"$<$",
-        ">": r"$>$",
-        "|": r"$|$",
-        '"': "''{}",
-        "'": r"'{}",
-        "`": r"`{}",
-        "*": r"{*}",
-        "[": r"{[}",
-        "]": r"{]}",
-        "±": r"$\pm$",
-        "×": r"$\times$",
-        "−": r"$-$",
-        "–": r"\textendash{}",
-        "…": r"\ldots{}",
-        "“": r"``",
-        "”": r"''",
-    }
+    {character: rf"\{character}" for character in "{}$&#%_"}
+    | {character: f"${character}$" for character in "<>|"}
+    | {character: f"{{{character}}}" for character in "*[]"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    | {'"': "''{}", "'": r"'{}", "`": r"`{}", "“": r"``", "”": r"''"}
+    | {"±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": r"\textendash{}", "…": r"\ldots{}"}
 )
 COMPOSE_CHARACTERS: Final = 20
-"""Longer compositions are broken between stages, and hard where a stage alone is longer."""
-AMOUNT: Final = 1
-"""The column that becomes the heading of a block of rows."""
-WITH_ERROR: Final = frozenset({RECALL, "ref_ppl"})
+"""Longer compositions are broken between stages and options, and hard where a word alone is longer."""
+MOST_NUMBERS: Final = 10
+MOST_INTERVALS: Final = 5
 HEADER: Final = (
     "% Needs \\usepackage{booktabs} in the preamble; \\input this file, or copy a table from it.\n"
     "% The tables span both columns of a two-column page (table*).\n"
@@ -54,22 +29,25 @@ HEADER: Final = (
 
 
 def latex_tables(report: Report) -> str:
-    """Summary, intervals, comparisons of recall and Ref PPL, recall by depth."""
+    """Summary as papers print it, intervals, leading comparisons, the primary score by facets."""
     results = report.results
-    depths = depth_grid(results)
+    errors = set(leading(results))
+    means = summary_grid(results, lambda info: "se" if info.name in errors else "mean", title="Results")
+    intervals = summary_grid(results, lambda info: "interval", name="intervals", title="95 % intervals")
     grids = [
-        *_split(_means(results), 10),
-        *_split(_intervals(results), 5),
+        *_split(means, MOST_NUMBERS),
+        *_split(intervals, MOST_INTERVALS),
         *comparison_grids(results, leading_only=True),
-        *([depths] if depths else []),
+        *(part for grid in facet_grids(results) for part in _split(grid, MOST_NUMBERS)),
     ]
     return HEADER + "".join(f"\n{table(grid)}" for grid in grids)
 
 
 def table(grid: Grid) -> str:
     """One ``table*``, its caption above, rows in blocks of one amount each."""
-    kept = [at for at in range(len(grid.heading)) if at != AMOUNT]
-    columns = "".join("l" if at < grid.texts or grid.heading[at] == "Verdict" else "r" for at in kept)
+    block = grid.block
+    inside = grid.of_columns([at for at in range(len(grid.columns)) if at != block])
+    columns = "".join("r" if column.right else "l" for column in inside.columns)
     caption = " ".join([f"{grid.title}.", *grid.notes])
     lines = [
         r"\begin{table*}[tbp]",
@@ -81,16 +59,16 @@ def table(grid: Grid) -> str:
         r"\setlength{\tabcolsep}{2pt}",
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
-        _line([_heading(grid.heading[at]) for at in kept]),
+        _line(map(_heading, inside.columns)),
         r"\midrule",
     ]
-    amount = ""
-    for row in grid.rows:
-        if row[AMOUNT].main != amount:
-            lines += [r"\addlinespace"] if amount else []
-            amount = row[AMOUNT].main
-            lines.append(_line([rf"\multicolumn{{{len(kept)}}}{{@{{}}l@{{}}}}{{\emph{{{escape(amount)}}}}}"]))
-        lines.append(_line([_cell(row[at], breakable=at < grid.composes) for at in kept]))
+    for at, row in enumerate(inside.rows):
+        if grid.begins_block(at):
+            lines.append(r"\addlinespace")
+        if block is not None and (at == 0 or grid.begins_block(at)):
+            amount = escape(grid.rows[at][block].main)
+            lines.append(_line([rf"\multicolumn{{{len(columns)}}}{{@{{}}l@{{}}}}{{\emph{{{amount}}}}}"]))
+        lines.append(_line(map(_cell, row, inside.columns)))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}", ""])
 
 
@@ -108,109 +86,33 @@ def _character(character: str) -> str:
     return character if " " <= character <= "~" else f"U+{ord(character):04X}"
 
 
-def _line(cells: Sequence[str]) -> str:
+def _line(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _heading(title: str) -> str:
+def _heading(column: Column) -> str:
     """A title on two lines where it has two words."""
-    first, space, rest = title.partition(" ")
-    return _stacked([first, rest], "b", "l" if title == "Verdict" else "r") if space else escape(title)
+    first, space, rest = column.title.partition(" ")
+    return _stacked([first, rest], "b", "r" if column.right else "l") if space else escape(column.title)
 
 
-def _cell(cell: Cell, *, breakable: bool) -> str:
-    text = str(cell)
-    if not breakable or len(text) <= COMPOSE_CHARACTERS:
+def _cell(cell: Cell, column: Column) -> str:
+    text, size = str(cell), COMPOSE_CHARACTERS
+    if column.kind != "compose" or len(text) <= size:
         return escape(text)
-    # Between stages first; a stage alone that is too long is cut anywhere.
-    stages = break_compose(text, COMPOSE_CHARACTERS).split("\n")
-    size = COMPOSE_CHARACTERS
-    return _stacked([stage[at : at + size] for stage in stages for at in range(0, len(stage), size)], "t", "l")
+    lines = broken(text, lambda line: len(line) <= size)
+    return _stacked([line[at : at + size] for line in lines for at in range(0, len(line), size)], "t", "l")
 
 
 def _stacked(lines: Sequence[str], anchor: str, column: str) -> str:
-    broken = r" \\ ".join(map(escape, lines))
-    return rf"\begin{{tabular}}[{anchor}]{{@{{}}{column}@{{}}}}{broken}\end{{tabular}}"
-
-
-def _means(results: Results) -> Grid:
-    """The summary as papers print it: recall and Ref PPL with their errors, means of the rest."""
-    return _metric_grid(
-        results,
-        results.metrics,
-        lambda row, info: _mean(row.metrics[info.name], info),
-        name="summary",
-        title="Results",
-        notes=("± standard error over runs (context × seed).",),
-    )
-
-
-def _intervals(results: Results) -> Grid:
-    """The intervals that the summary has no room for."""
-    few = any(row.metrics[info.name].few_runs for row in results.rows for info in results.metrics)
-    hits = ", ".join(info.title for info in results.metrics if info.proportion)
-    return _metric_grid(
-        results,
-        results.metrics,
-        lambda row, info: Cell(metric_cell(row.metrics[info.name], info).interval or MISSING),
-        name="intervals",
-        title="95 % intervals",
-        notes=(
-            *((f"{hits}: Wilson, trials taken as independent.",) if hits else ()),
-            "The rest: bootstrap, seeds resampled within each context.",
-            *(("Few runs (under 10): bootstrap intervals are rough.",) if few else ()),
-        ),
-    )
-
-
-def _metric_grid(
-    results: Results,
-    infos: Sequence[MetricInfo],
-    cell: Callable[[ResultRow, MetricInfo], Cell],
-    *,
-    name: str,
-    title: str,
-    notes: tuple[str, ...],
-) -> Grid:
-    show_n = len({row.n for row in results.rows}) > 1
-    if results.rows and not show_n:
-        notes = (f"n = {results.rows[0].n} trials in every row.", *notes)
-    return Grid(
-        name,
-        title,
-        ("Composition", "Amount", *(("n",) if show_n else ()), *(heading(info) for info in infos)),
-        tuple(
-            (
-                Cell(row.compose),
-                Cell(amount_text(row.amount)),
-                *((Cell(str(row.n)),) if show_n else ()),
-                *(cell(row, info) for info in infos),
-            )
-            for row in results.rows
-        ),
-        texts=2,
-        composes=1,
-        notes=notes,
-    )
-
-
-def _mean(summary: Summary, info: MetricInfo) -> Cell:
-    if summary.mean is None:
-        return Cell(MISSING)
-    return Cell(metric_cell(summary, info).main if info.name in WITH_ERROR else number(summary.mean, info))
+    stack = r" \\ ".join(map(escape, lines))
+    return rf"\begin{{tabular}}[{anchor}]{{@{{}}{column}@{{}}}}{stack}\end{{tabular}}"
 
 
 def _split(grid: Grid, most: int) -> list[Grid]:
-    """The grid as several with at most so many number columns each."""
-    numbers = len(grid.heading) - grid.texts
-    starts = range(grid.texts, max(len(grid.heading), grid.texts + 1), most)
-    if numbers <= most:
-        return [grid] if numbers else []
-    return [
-        grid._replace(
-            name=f"{grid.name}-{part}",
-            heading=(*grid.heading[: grid.texts], *grid.heading[start : start + most]),
-            rows=tuple((*row[: grid.texts], *row[start : start + most]) for row in grid.rows),
-        )
-        for part, start in enumerate(starts, start=1)
-    ]
+    """The grid as several with at most so many number columns each; none of a grid without numbers."""
+    texts = [at for at, column in enumerate(grid.columns) if not column.right]
+    numbers = [at for at, column in enumerate(grid.columns) if column.right]
+    parts = [numbers[at : at + most] for at in range(0, len(numbers), most)]
+    names = [grid.name] if len(parts) == 1 else [f"{grid.name}-{part}" for part in range(1, len(parts) + 1)]
+    return [grid.of_columns([*texts, *part])._replace(name=name) for name, part in zip(names, parts, strict=True)]

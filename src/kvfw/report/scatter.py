@@ -1,15 +1,15 @@
-"""What compression costs: recall and Ref PPL against bytes, and recall against the needle's tokens that were kept."""
+"""What compression costs: the primary score and Ref PPL against bytes, and the score against what was kept."""
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from kvfw.analysis.names import is_full, method_of
-from kvfw.analysis.results import RECALL, Results
+from kvfw.analysis.results import SIZE, Results
 from kvfw.analysis.stats import Interval
 from kvfw.core.contracts.records import MetricInfo
 from kvfw.report.canvas import (
@@ -26,13 +26,12 @@ from kvfw.report.canvas import (
 )
 from kvfw.report.dodge import apart, side_by_side, spread
 from kvfw.report.looks import FILLS, Look, looks
+from kvfw.report.tables import leading
 from kvfw.report.texts import amount_text, heading
 
-REF_PPL: Final = "ref_ppl"
-BYTES: Final = "kv_mb"
-RETAINED: Final = "needle_retained"
+RETAINED: Final = "span_kept"
 LOG_FROM: Final = 3.0
-"""Highest over lowest perplexity from which its axis is logarithmic."""
+"""Highest over lowest value from which an open-ended axis is logarithmic."""
 NICE: Final = (1, 1.2, 1.5, 2, 3, 4, 5, 7)
 """Ticks within a decade of a logarithmic axis."""
 PLOT_IN: Final = 2.1
@@ -83,11 +82,7 @@ def _marks(results: Results) -> Marks:
 
 def _pareto(results: Results, marks: Marks) -> Drawing | None:
     infos = {info.name: info for info in results.metrics}
-    panels = [
-        (infos[name], points)
-        for name in (RECALL, REF_PPL)
-        if name in infos and (points := _points(results, infos, BYTES, name))
-    ]
+    panels = [(infos[name], points) for name in leading(results) if (points := _points(results, infos, SIZE, name))]
     if not panels:
         return None
     width = DOUBLE_IN if len(panels) == 2 else SINGLE_IN
@@ -96,7 +91,7 @@ def _pareto(results: Results, marks: Marks) -> Drawing | None:
     sheet = Sheet(width, 0.1 + PLOT_IN + FOOT_IN + legend.height_in + 0.05)
     for at, (info, points) in enumerate(panels):
         axes = sheet.axes(LEFT_IN + at * (plot_in + LEFT_IN + 0.1), 0.1, plot_in, PLOT_IN)
-        _against_bytes(axes, points, info, infos[BYTES], marks, plot_in)
+        _against_bytes(axes, points, info, infos[SIZE], marks, plot_in)
     legend.draw(sheet, 0.05, 0.1 + PLOT_IN + FOOT_IN)
     shown = " and ".join(info.title for info, _ in panels)
     return Drawing(
@@ -131,15 +126,18 @@ def _against_bytes(
     axes.set_xticks([place for place, _ in shown], [text for _, text in shown])
     axes.set_xlabel(printable(heading(size)))
     axes.set_ylabel(printable(heading(info)))
-    if info.name == RECALL:
+    if info.unit == "%":
         _percent(axes, "y")
     else:
-        _perplexity(axes, points)
+        _open_ended(axes, points)
 
 
 def _retained(results: Results, marks: Marks) -> Drawing | None:
     infos = {info.name: info for info in results.metrics}
-    points = _points(results, infos, RETAINED, RECALL) if {RETAINED, RECALL} <= infos.keys() else []
+    primary = results.primary
+    if primary is None or RETAINED not in infos or {primary.unit, infos[RETAINED].unit} != {"%"}:
+        return None
+    points = _points(results, infos, RETAINED, primary.name)
     if not points:
         return None
     legend = Legend(_entries(results, marks), SINGLE_IN - 0.1)
@@ -154,13 +152,13 @@ def _retained(results: Results, marks: Marks) -> Drawing | None:
     _percent(axes, "x")
     _percent(axes, "y")
     axes.set_xlabel(printable(heading(infos[RETAINED])))
-    axes.set_ylabel(printable(heading(infos[RECALL])))
+    axes.set_ylabel(printable(heading(primary)))
     legend.draw(sheet, 0.05, 0.1 + plot_in + FOOT_IN)
     return Drawing(
         "retained",
-        "Recall against the share of the needle's tokens that were kept exactly, with 95 % intervals. On the dashed "
-        "line recall equals what was kept; below it, the needle was kept and not used. Rows at one place are set side "
-        "by side.",
+        f"{primary.title} against {infos[RETAINED].title}, the share of the answer's tokens that were kept exactly, "
+        "with 95 % intervals. On the dashed line the two are equal; below it, what was kept was not used. Rows at one "
+        "place are set side by side.",
         sheet.figure,
     )
 
@@ -214,29 +212,20 @@ def _join(axes: Axes, points: Sequence[Point], places: Sequence[tuple[float, flo
 def _entries(results: Results, marks: Marks) -> list[Entry]:
     """Methods, then amounts; amounts only where there are several."""
     grey = Look(GREY, GREY, "o")
-    entries = [Entry(method, look) for method, look in _in_order(results, marks).items()]
+    methods = dict.fromkeys(method_of(row.compose) for row in results.rows)
+    entries = [Entry(method, marks.methods[method]) for method in methods]
     if len(marks.fills) > 1:
         entries += [Entry(amount_text(amount), grey, fill) for amount, fill in marks.fills.items()]
     return entries
 
 
-def _in_order(results: Results, marks: Marks) -> dict[str, Look]:
-    methods = dict.fromkeys(method_of(row.compose) for row in results.rows)
-    return {method: marks.methods[method] for method in methods}
-
-
-def _percent(axes: Axes, which: str) -> None:
-    if which == "x":
-        axes.set_xlim(-4, 104)
-        axes.set_xticks(range(0, 101, 20))
-    else:
-        axes.set_ylim(-4, 104)
-        axes.set_yticks(range(0, 101, 20))
-    axes.grid(True, axis="x" if which == "x" else "y", color="#E6E6E6", linewidth=0.5)
+def _percent(axes: Axes, which: Literal["x", "y"]) -> None:
+    axes.set(**{f"{which}lim": (-4, 104), f"{which}ticks": range(0, 101, 20)})
+    axes.grid(True, axis=which, color="#E6E6E6", linewidth=0.5)
     axes.set_axisbelow(True)
 
 
-def _perplexity(axes: Axes, points: Sequence[Point]) -> None:
+def _open_ended(axes: Axes, points: Sequence[Point]) -> None:
     """Logarithmic where values lie far apart, with plain numbers at the ticks."""
     ends = [end for point in points for end in (point.y, *(point.y_bar or ()))]
     low, high = min(ends), max(ends)

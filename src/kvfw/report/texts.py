@@ -1,5 +1,7 @@
 """Numbers and names as they are shown, the same in every format."""
 
+import re
+from collections.abc import Callable
 from typing import Final
 
 from rich.cells import cell_len
@@ -52,13 +54,42 @@ def p_text(p: float | None) -> str:
     return f"{p:.3f}".removeprefix("0")
 
 
-def break_compose(compose: str, width: int) -> str:
-    """A composition on as many lines as it needs, broken before a ``+`` where possible."""
+def plain_text(value: object) -> str:
+    """A setting as people write it: lists by commas, no quotes, a dash for null."""
+    if value is None:
+        return MISSING
+    if isinstance(value, list):
+        return ", ".join(map(plain_text, value)) or MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain_text(item)}" for name, item in value.items()) or MISSING
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def stages(compose: str) -> list[str]:
+    """A composition in the parts between which it breaks first: before ``+`` and ``|``, after ``>`` and ``;``."""
+    return re.split(r"(?=[+|])|(?<=[>;])", compose)
+
+
+def options(stage: str) -> list[str]:
+    """A stage in the parts between which it breaks where it is too long: after ``(`` and ``,``."""
+    return re.split(r"(?<=[(,])", stage)
+
+
+def broken(compose: str, fits: Callable[[str], bool]) -> list[str]:
+    """A composition on as many lines as it needs, never broken within a word; what cannot break may not fit."""
     lines: list[str] = []
-    for at, stage in enumerate(compose.split("+")):
-        piece = stage if at == 0 else f"+{stage}"
-        if lines and cell_len(lines[-1] + piece) <= width:
-            lines[-1] += piece
-        else:
-            lines.append(piece)
-    return "\n".join(lines)
+    for stage in stages(compose):
+        for at, piece in enumerate([stage] if fits(stage) else options(stage)):
+            # A stage of several lines begins a new one.
+            if lines and fits(lines[-1] + piece) and (at > 0 or fits(stage)):
+                lines[-1] += piece
+            else:
+                lines.append(piece)
+    return lines
+
+
+def break_compose(compose: str, width: int) -> str:
+    """A composition broken into lines of that many columns of a terminal."""
+    return "\n".join(broken(compose, lambda line: cell_len(line) <= width))

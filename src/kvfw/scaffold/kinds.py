@@ -1,10 +1,20 @@
-"""What a new plugin can bring, and what differs between the kinds apart from their templates."""
+"""What a new plugin can bring: a kind for every folder of templates, which also holds what differs between them."""
 
 from dataclasses import dataclass
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import unknown
 from kvfw.errors import OptionError
+
+TEMPLATES = Environment(
+    loader=PackageLoader("kvfw.scaffold"),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    trim_blocks=True,
+    autoescape=False,  # Python, TOML and Markdown, not HTML
+)
 
 
 @dataclass(frozen=True)
@@ -14,50 +24,24 @@ class Blueprint:
     Args:
         kind: the kind; its templates lie in the folder of that name.
         summary: the generated part's line in listings.
-        imports: distributions that the generated code imports, besides kvfw.
-        try_it: arguments of ``kvfw eval`` that use the part, with ``{name}`` in them.
+        try_it: arguments of ``kvfw eval`` that use the part, with ``NAME`` in them.
     """
 
     kind: Kind
     summary: str
-    imports: tuple[str, ...]
     try_it: str
 
+    def arguments(self, name: str) -> str:
+        """What to write after ``kvfw eval`` to use the part."""
+        return self.try_it.replace("NAME", name)
 
-BLUEPRINTS = {
-    blueprint.kind: blueprint
-    for blueprint in (
-        Blueprint(
-            Kind.SCORER, "tokens with large values, high", ("jaxtyping", "torch"), "--compose snapkv --compose {name}"
-        ),
-        Blueprint(
-            Kind.SELECTOR,
-            "the best token of every stretch of the text",
-            ("jaxtyping", "torch"),
-            '--compose snapkv --compose "select(scorer=snapkv,selector={name})"',
-        ),
-        Blueprint(
-            Kind.MERGER,
-            "runs of neighbours become their weighted mean",
-            ("jaxtyping", "torch"),
-            '--compose ewmeans_pre --compose "merge(merger={name},space=pre)"',
-        ),
-        Blueprint(
-            Kind.SPACE,
-            "keys on a logarithmic scale, so that large coordinates weigh less",
-            (),
-            '--compose ewmeans_post --compose "merge(merger=ewmeans,space={name})"',
-        ),
-        Blueprint(Kind.METRIC, "length of the response against the full cache's", (), "--compose snapkv"),
-        Blueprint(Kind.TASK, "find a number in a text that repeats itself", (), "--task {name} --compose snapkv"),
-        Blueprint(
-            Kind.METHOD,
-            "SnapKV with a short window and max pooling",
-            ("pydantic",),
-            "--compose snapkv --compose {name}",
-        ),
-    )
-}
+
+def _read(kind: Kind) -> Blueprint:
+    facts = vars(TEMPLATES.get_template(f"{kind}/facts.j2").module)
+    return Blueprint(kind, facts["summary"], facts["try_it"])
+
+
+BLUEPRINTS = {kind: _read(kind) for kind in Kind if f"{kind}/facts.j2" in TEMPLATES.list_templates()}
 
 
 def blueprint(kind: str) -> Blueprint:
@@ -66,7 +50,6 @@ def blueprint(kind: str) -> Blueprint:
     Raises:
         OptionError: there is none; the message has the closest kinds and the list.
     """
-    known = {found.value: made for found, made in BLUEPRINTS.items()}
-    if kind.lower() not in known:
-        raise OptionError(unknown("kind", kind, known))
-    return known[kind.lower()]
+    if kind.lower() not in BLUEPRINTS:
+        raise OptionError(unknown("kind", kind, BLUEPRINTS))
+    return BLUEPRINTS[Kind(kind.lower())]

@@ -37,8 +37,8 @@ def check_name(name: str) -> None:
         raise RequestError(f"{name!r} is {meaning}; choose another, such as {name}_part")
 
 
-def check_free(name: str, registry: Registry) -> None:
-    """Refuses a name that something installed has already.
+def check_free(name: str, registry: Registry, *, new_package: bool = True) -> None:
+    """Refuses a name that something installed has already; ``new_package``: also where only a package has it.
 
     Raises:
         RequestError: a part of any kind, a plugin or a Python package has it; the message says which.
@@ -47,10 +47,10 @@ def check_free(name: str, registry: Registry) -> None:
         # Of any kind: `kvfw show` and `kvfw verify` take a name alone.
         if spec.name == name:
             raise RequestError(f"the name {name!r} is taken by a {spec.kind} of {spec.provider}; choose another")
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=GROUP) if new_package else ():
         if entry.name == name:
             raise RequestError(f"the name {name!r} is taken by an installed plugin ({entry.value}); choose another")
-    if find_spec(package_name(name)) is not None:
+    if new_package and find_spec(package_name(name)) is not None:
         raise RequestError(
             f"a Python package {package_name(name)} is installed already; choose another name, or uninstall it"
         )

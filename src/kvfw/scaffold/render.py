@@ -1,58 +1,60 @@
-"""The files of a new plugin, as texts. Pure: nothing is written here."""
+"""The files of a new part, as texts. Pure: nothing is written here."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from kvfw.scaffold.kinds import Blueprint
+from kvfw.scaffold.kinds import TEMPLATES, Blueprint
 from kvfw.scaffold.names import class_name, package_name
-from kvfw.scaffold.requirements import own_range, ranges
+from kvfw.scaffold.requirements import imported_ranges, own_range, ranges
 
-
-def folder_name(name: str) -> str:
-    """The plugin's folder, which is also the name of its distribution."""
-    return f"kvfw-{name}"
+LINE_CHARS = 120
 
 
 def files(name: str, blueprint: Blueprint) -> dict[str, str]:
-    """Text by path (``/`` between folders) inside the plugin's folder.
+    """A whole plugin: text by path (``/`` between folders) inside its folder.
 
     Args:
         name: of the part; must have passed :func:`kvfw.scaffold.names.check_name`.
         blueprint: what to bring.
     """
-    environment = Environment(
-        loader=PackageLoader("kvfw.scaffold"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        autoescape=False,  # Python, TOML and Markdown, not HTML
-    )
+    package, kind = package_name(name), blueprint.kind.value
+    part, test, announcement = part_files(name, blueprint, f"{package}.{kind}")
+    facts = {
+        "name": name,
+        "kind": kind,
+        "package": package,
+        "summary": blueprint.summary,
+        "try_it": blueprint.arguments(name),
+        "announcement": announcement,
+        "requirements": sorted([*imported_ranges(part), own_range()]),
+        "dev_requirements": ranges(("mypy", "pytest", "ruff")),
+    }
+    return {
+        "pyproject.toml": filled("common/pyproject.toml.j2", **facts),
+        "README.md": filled("common/README.md.j2", **facts),
+        f"src/{package}/__init__.py": filled("common/init.py.j2", **facts),
+        f"src/{package}/{kind}.py": part,
+        f"src/{package}/py.typed": "",
+        f"tests/test_{name}.py": test,
+    }
+
+
+def part_files(name: str, blueprint: Blueprint, module: str) -> tuple[str, str, str]:
+    """A part that is to stand in ``module``: its code, its test, and the lines that announce it."""
     kind = blueprint.kind.value
+    cls = class_name(name, kind)
+    line = f"from {module} import {cls}"
     facts = {
         "name": name,
         "kind": kind,
         "title": name.replace("_", " ").capitalize(),
-        "package": package_name(name),
-        "cls": class_name(name, kind),
+        "module": module,
+        "cls": cls,
+        "own_import": line if len(line) <= LINE_CHARS else f"from {module} import (\n    {cls},\n)",
         "summary": blueprint.summary,
-        "try_it": eval_arguments(name, blueprint),
-        "requirements": sorted([*ranges(blueprint.imports), own_range()]),
-        "dev_requirements": ranges(("mypy", "pytest", "ruff")),
     }
-
-    def text(template: str) -> str:
-        return environment.get_template(template).render(facts)
-
-    source = f"src/{facts['package']}"
-    return {
-        "pyproject.toml": text("common/pyproject.toml.j2"),
-        "README.md": text("common/README.md.j2"),
-        f"{source}/__init__.py": text("common/init.py.j2"),
-        f"{source}/{kind}.py": text(f"{kind}/part.py.j2"),
-        f"{source}/py.typed": "",
-        f"tests/test_{name}.py": text(f"{kind}/test.py.j2"),
-    }
+    templates = f"{kind}/part.py.j2", f"{kind}/test.py.j2", "common/spec.py.j2"
+    part, test, announcement = (filled(template, **facts) for template in templates)
+    return part, test, announcement.rstrip()
 
 
-def eval_arguments(name: str, blueprint: Blueprint) -> str:
-    """What to write after ``kvfw eval`` to use the part."""
-    return blueprint.try_it.format(name=name)
+def filled(template: str, **facts: object) -> str:
+    """A template's text."""
+    return TEMPLATES.get_template(template).render(facts)

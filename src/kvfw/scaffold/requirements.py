@@ -1,20 +1,21 @@
 """Version ranges of what a plugin depends on: kvfw's own, so that they are said in one place."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container
 from importlib.metadata import requires, version
 
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<range>[^;]*)")
 
 
-def ranges(names: Iterable[str]) -> list[str]:
-    """Requirements such as ``"torch>=2.13"``, as the installed kvfw declares them; sorted."""
-    declared = {}
-    for line in requires("kvfw") or ():
-        found = _REQUIREMENT.match(line)
-        if found is not None:
-            declared[found["name"].lower()] = found["range"].strip()
-    return sorted(f"{name}{declared.get(name.lower(), '')}" for name in names)
+def ranges(names: Container[str]) -> list[str]:
+    """Requirements such as ``"torch>=2.13"``, as the installed kvfw declares them; sorted. Others are left out."""
+    declared = [found for line in requires("kvfw") or () if (found := _REQUIREMENT.match(line)) is not None]
+    return sorted(f"{found['name']}{found['range'].strip()}" for found in declared if found["name"].lower() in names)
+
+
+def imported_ranges(source: str) -> list[str]:
+    """Requirements for what a module's source imports; kvfw itself is not among them."""
+    return ranges(set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE)))
 
 
 def own_range(installed: str | None = None) -> str:

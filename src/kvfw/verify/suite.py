@@ -2,11 +2,11 @@
 
 import inspect
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvfw.core.compose.composition import build_part, part_text
+from kvfw.core.compose.build import Built, build_part
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, unknown
 from kvfw.errors import OptionError, SpecError
@@ -33,6 +33,7 @@ from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
 from kvfw.verify.instruments.surroundings import restored
 
+Progress = Callable[[str, int, int], None]
 LOADS = Property("loads", "the part can be imported and built", EVERY_KIND, lambda subject: PASSED)
 PROPERTIES: tuple[Property, ...] = (
     LOADS,
@@ -99,6 +100,7 @@ def verify_spec(
     *,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
+    progress: Progress = lambda what, number, count: None,
 ) -> PartReport:
     """Runs the suite on one part.
 
@@ -107,6 +109,7 @@ def verify_spec(
         text: its name, with options where they matter.
         registry: where names are looked up.
         only, without: ids of properties to check alone, or to leave out.
+        progress: called before each property with what is checked, its number and how many there are.
 
     Raises:
         SpecError: ``text`` is wrong, or lacks an option that the part requires.
@@ -131,36 +134,51 @@ def verify_spec(
         verdicts = [failed if prop is LOADS else missing for prop in asked]
         return PartReport(spec, text, tuple(map(Finding, asked, verdicts)))
     with restored():
-        return PartReport(spec, subject.text, tuple(_findings(asked, subject)))
+        return PartReport(spec, subject.built.text, tuple(_findings(asked, subject, progress)))
 
 
 def _subject(spec: PartSpec, text: str, registry: Registry) -> Subject:
     if spec.kind is Kind.MODEL:
-        return Subject(spec, text, spec.load(), registry)
+        return Subject(spec, Built(spec.load(), text, spec), registry)
     whole = completed(spec, text)
-    part = build_part(spec.kind, whole, registry)
-    subject = Subject(spec, part_text(spec.kind, whole, registry), part, registry)
+    subject = Subject(spec, build_part(spec.kind, whole, registry), registry)
     if spec.kind is Kind.METHOD:
         subject.bound()  # a recipe that does not work is a method that cannot be built
     return subject
 
 
-def _findings(asked: list[Property], subject: Subject) -> Iterator[Finding]:
+def _findings(asked: list[Property], subject: Subject, progress: Progress) -> Iterator[Finding]:
     """One finding per property. What has not what its kind asks for is not asked any further."""
     idle = NotApplicable("the part has not what its kind asks for")
-    keeps = True
-    for prop in asked:
-        verdict = _checked(prop, subject) if keeps else idle
+    keeps, raised = True, dict[object, str]()
+    for number, prop in enumerate(asked, start=1):
+        progress(f"{subject.built.text}: {prop.id}", number, len(asked))
+        verdict = _checked(prop, subject, raised) if keeps else idle
         yield Finding(prop, verdict)
         keeps = keeps and not (prop.id == "contract" and isinstance(verdict, Failed))
 
 
-def _checked(prop: Property, subject: Subject) -> Verdict:
+def _checked(prop: Property, subject: Subject, raised: dict[object, str]) -> Verdict:
+    """What a check finds. An exception is told once: ``raised`` has the first property that each one kept from running.
+
+    It comes from a stranger's code, so the other properties still run.
+    """
     with restored():
         try:
             return prop.check(subject)
-        except (Exception, SystemExit) as error:  # of a stranger's code; the other properties still run
+        except (Exception, SystemExit) as error:
+            first = raised.setdefault(_origin(error), prop.id)
+            if first != prop.id:
+                return NotApplicable(f"the same exception as in {first}, at the same line")
             return Failed("no exception", _said(error, type(subject.part)))
+
+
+def _origin(error: BaseException) -> object:
+    """Type and line of what was raised in the first place."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return type(error), frame.filename, frame.lineno
 
 
 def _said(error: BaseException, part: type | None) -> str:

@@ -1,6 +1,7 @@
 """The grammar, the checks against the registry, and the canonical text."""
 
 import random
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from types import NoneType
 from typing import Literal, get_args, get_origin
@@ -9,8 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from helpers.parts import strange_registry
-from kvfw.core.compose.composition import Composition, Term, build_part, build_stage, parse, part_class
+from helpers.parts import Lists, Several, stage_of, strange_registry
+from kvfw.core.compose.build import build_part, part_class
+from kvfw.core.compose.composition import StageShare, parse
 from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_stages
 from kvfw.core.compress.stages import Merge, Select
 from kvfw.core.parts.part import default_text, part_option
@@ -18,9 +20,12 @@ from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.errors import RequestError, SpecError
 from kvfw.methods.mergers.ewmeans import EWMeans
+from kvfw.methods.scorers.h2o import H2O
 from kvfw.methods.scorers.position import Position
 from kvfw.methods.scorers.snapkv import SnapKV
+from kvfw.methods.selectors.evenly import Evenly
 from kvfw.methods.selectors.topk import TopK
+from kvfw.methods.spaces.post import Post
 from kvfw.methods.spaces.pre import Pre
 
 GOLDEN = [
@@ -102,7 +107,11 @@ FAULTS = [
     # names
     ("¦snapkw", "unknown method 'snapkw'. Did you mean snapkv? Known: "),
     ("snapkv:0.5+ ¦uniforn:0.5", "unknown method 'uniforn'. Did you mean uniform?"),
-    ("¦topk", "unknown method 'topk'"),
+    ("¦topk", "topk is a selector: select(scorer=...,selector=topk)"),
+    ("snapkv:0.5+¦ewmeans:0.5", "ewmeans is a merger: merge(merger=ewmeans)"),
+    ("¦pre", "pre is a space: merge(merger=...,space=pre)"),
+    ("¦niah", 'niah is a task: --task "niah"'),
+    ("¦kv_mb", "kv_mb is a metric: every run measures it"),
     ("ewmeans_pre(weight=¦snapkw)", "unknown scorer 'snapkw'. Did you mean snapkv? Known: "),
     ("ewmeans_pre(weight=¦uniform)", "unknown scorer 'uniform'"),
     ("select(scorer=position,selector=¦evenli)", "unknown selector 'evenli'. Did you mean evenly?"),
@@ -125,6 +134,15 @@ FAULTS = [
     ("select(scorer=position,selector= ¦0.5)", "option 'selector' takes the name of a selector"),
     ("¦select", "select needs a scorer as an option"),
     ("snapkv:0.5+¦merge(space=pre):0.5", "merge needs a merger as an option"),
+    # lists
+    ("snapkv(window=[3,¦)", "expected a value of the list, found ')'"),
+    ("snapkv(window=[3¦)", "expected ',' or ']' after a value of a list"),
+    ("snapkv(window=[3,¦,4])", "expected a value of the list, found ','"),
+    ("snapkv(window=¦[3])", "option 'window' of snapkv is '[3]': it takes one value, not a list"),
+    ("ewmeans_pre(weight=¦[snapkv])", "option 'weight' takes the name of a scorer"),
+    # places of options are for recipes
+    ("snapkv(window=¦$window)", "there is no option 'window'"),
+    ("¦$by", "there is no option 'by'"),
     # order
     (
         "ewmeans_pre:0.2+¦snapkv:0.8",
@@ -186,8 +204,8 @@ def compositions(draw: st.DrawFn) -> str:
         draw(part_texts(kind, name)) for kind, name in draw(st.lists(st.sampled_from(STAGES), min_size=1, max_size=4))
     ]
     # A merge can only come last.
-    selecting = [text for text in texts if not build_stage(text).consumes_rest]
-    merging = [text for text in texts if build_stage(text).consumes_rest][:1]
+    selecting = [text for text in texts if not stage_of(text).consumes_rest]
+    merging = [text for text in texts if stage_of(text).consumes_rest][:1]
     stages = selecting + merging
     weights = draw(st.lists(st.integers(1, 12), min_size=len(stages), max_size=len(stages)))
     return "+".join(f"{stage}:{weight}/{sum(weights)}" for stage, weight in zip(stages, weights, strict=True))
@@ -199,11 +217,11 @@ def check_canonical(node: PartNode, kind: Kind) -> None:
     assert keys == [key for key in fields if key in keys], "declared order"
     for option in node.options:
         mark = part_option(fields[option.key])
-        if isinstance(option.value, PartNode):
-            assert mark is not None
+        if mark is not None:
+            assert isinstance(option.value, PartNode)
             check_canonical(option.value, mark.kind)
         else:
-            assert option.value != default_text(fields[option.key]), "a default was printed"
+            assert str(option.value) != default_text(fields[option.key]), "a default was printed"
 
 
 @settings(max_examples=60, deadline=None)
@@ -214,10 +232,10 @@ def test_every_composition_prints_back(text: str) -> None:
     assert parse(canonical) == composition
     assert str(parse(canonical)) == canonical
     assert " " not in canonical
-    for stage in composition.stages:
-        node = parse_part(stage.text)
+    for term in composition.terms:
+        node = parse_part(term.text)
         check_canonical(node, default_registry().stage(node.name).kind)
-        assert build_stage(stage.text) == build_stage(build_text(node, random.Random(canonical)))
+        assert stage_of(term.text) == stage_of(build_text(node, random.Random(canonical)))
 
 
 def build_text(node: PartNode, order: random.Random) -> str:
@@ -234,14 +252,16 @@ def test_the_syntax_tree_remembers_places() -> None:
     text = "snapkv(window=64, pool = max):0.8 + merge(merger=ewmeans(iters=2)):1/5"
     first, second = parse_stages(text)
     inner = PartNode(
-        "ewmeans", (OptionNode("iters", "2", text.index("iters"), text.index("2)")),), text.index("ewmeans")
+        "ewmeans",
+        (OptionNode("iters", PartNode("2", (), text.index("2)")), text.index("iters")),),
+        text.index("ewmeans"),
     )
     assert first == StageNode(
         PartNode(
             "snapkv",
             (
-                OptionNode("window", "64", text.index("window"), text.index("64")),
-                OptionNode("pool", "max", text.index("pool"), text.index("max")),
+                OptionNode("window", PartNode("64", (), text.index("64")), text.index("window")),
+                OptionNode("pool", PartNode("max", (), text.index("max")), text.index("pool")),
             ),
             0,
         ),
@@ -250,7 +270,7 @@ def test_the_syntax_tree_remembers_places() -> None:
     )
     assert second.part == PartNode(
         "merge",
-        (OptionNode("merger", inner, text.index("merger="), text.index("ewmeans")),),
+        (OptionNode("merger", inner, text.index("merger=")),),
         text.index("merge("),
     )
 
@@ -258,26 +278,30 @@ def test_the_syntax_tree_remembers_places() -> None:
 @pytest.mark.parametrize("value", ["-3", "1e-5", "-2.5E+7", "0.25", "a/b", "x-1", "3rd", "v1.2"])
 def test_scalars_are_taken_whole(value: str) -> None:
     (option,) = parse_part(f"part(key={value})").options
-    assert option.value == value
+    assert option.value == PartNode(value, (), len("part(key="))
 
 
 def test_methods_are_recipes() -> None:
-    assert build_stage("ewmeans_pre(iters=3,block=16,bias=log,weight=position)") == Merge(
+    assert stage_of("ewmeans_pre(iters=3,block=16,bias=log,weight=position)") == Merge(
         merger=EWMeans(iters=3, block=16), space=Pre(), weight=Position(), bias="log"
     )
-    assert build_stage("streaming(positions=cache)") == Select(scorer=Position(), selector=TopK(), positions="cache")
-    assert build_stage("snapkv(kernel=3)") == Select(scorer=SnapKV(kernel=3), selector=TopK())
-    assert build_stage("uniform") == build_stage("select(scorer=position,selector=evenly)")
-    assert build_part(Kind.SCORER, "snapkv(window=9)") == SnapKV(window=9)
+    assert stage_of("streaming(positions=cache)") == Select(scorer=Position(), selector=TopK(), positions="cache")
+    assert stage_of("snapkv(kernel=3)") == Select(scorer=SnapKV(kernel=3), selector=TopK())
+    assert stage_of("uniform") == stage_of("select(scorer=position,selector=evenly)")
+    assert build_part(Kind.SCORER, "snapkv(window=9)").value == SnapKV(window=9)
 
 
 def test_parts_and_compositions_are_immutable() -> None:
-    composition = Composition(stages=(Term(text="snapkv", share=Fraction(1)),))
+    composition = parse("snapkv(window=84)")
     assert composition == parse("snapkv")
     assert hash(composition) == hash(parse("snapkv"))
-    for frozen, name in ((composition, "stages"), (SnapKV(), "window"), (build_stage("snapkv"), "scorer")):
+    assert composition != parse("snapkv(window=85)")
+    for frozen, name in ((SnapKV(), "window"), (stage_of("snapkv"), "scorer")):
         with pytest.raises(ValueError, match="frozen"):
             setattr(frozen, name, None)
+    for fixed, name in ((composition, "terms"), (composition.terms[0], "parts"), (composition.stages[0], "share")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(fixed, name, None)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +321,15 @@ def test_parts_and_compositions_are_immutable() -> None:
         ("nested(by=snapkv)", "nested(by=snapkv)"),
         ("nested(by=options(strength=10))", "nested(by=options)"),
         ("required(steps=3)", "required(steps=3)"),
+        ("lists(counts=[],at=[10.0,50.50],words=[vt])", "lists"),
+        ("lists( counts = [ 3 , 04 ] )", "lists(counts=[3,4])"),
+        ("lists(at=[0.5],words=[cwe,vt],some=[1])", "lists(at=[0.5],words=[cwe,vt],some=[1])"),
+        ("lists(words=[])", "lists(words=[])"),
+        ("lists(some=none)", "lists"),
+        ("several(of=[snapkv,position])", "several"),
+        ("several(of=[snapkv(window=84),h2o])", "several(of=[snapkv,h2o])"),
+        ("halves(by=snapkv(window=5))", "halves"),
+        ("halves:0.5+tailed(by=position,iters=4):0.5", "halves:0.5+tailed(by=position,iters=4):0.5"),
     ],
 )
 def test_options_of_strangers(text: str, canonical: str) -> None:
@@ -304,7 +337,7 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
     composition = parse(text, registry)
     assert str(composition) == canonical
     assert parse(canonical, registry) == composition
-    assert build_stage(text, registry) == build_stage(canonical, registry)
+    assert parse(canonical, registry).stages == composition.stages
 
 
 @pytest.mark.parametrize(
@@ -316,6 +349,18 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
         ("options(flag=¦none)", "option 'flag' of options is 'none'"),
         ("snapkv:0.5+¦required:0.5", "required needs option 'steps'"),
         ("options(¦stength=1)", "strength=10, flag=false, norm=count, local=none"),
+        ("lists(counts=¦1024)", "option 'counts' of lists is '1024': it takes a list; write [1024]"),
+        ("lists(some=¦7)", "it takes a list; write [7]"),
+        ("lists(counts=[1024,¦many])", "option 'counts' of lists has 'many': Input should be a valid integer"),
+        ("lists(some=[1, ¦x])", "option 'some' of lists has 'x'"),
+        ("lists(counts=[1,¦[2]])", "option 'counts' of lists has '[2]'"),
+        ("lists(at=¦[])", "option 'at' of lists is '[]': Tuple should have at least 1 item"),
+        ("lists(counts=[1,¦snapkv(window=2)])", "takes a plain value, not a part"),
+        ("several(of=¦snapkv)", "option 'of' takes a list; write [snapkv]"),
+        ("several(of=[snapkv,¦topk])", "unknown scorer 'topk'. topk is a selector: select(scorer=...,selector=topk)"),
+        ("several(of=[snapkv(¦windw=3)])", "snapkv has no option 'windw'"),
+        ("select(scorer=¦halves)", "halves is a method: a stage by itself. Known: "),
+        ("tailed:0.5+ ¦uniform:0.5", "stage 'tailed' merges all that is left, so nothing can follow it; put it last"),
     ],
 )
 def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
@@ -334,10 +379,46 @@ def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
             "scorer 'unnamed' of stranger cannot be imported: module 'helpers.parts' has no attribute 'Absent'",
         ),
         ("no_part", "scorer 'no_part' of stranger: helpers.parts:STRANGERS is not a subclass of kvfw.Part"),
-        ("broken_recipe", "the recipe of method 'broken_recipe' (stranger) does not work: 'by'"),
+        (
+            "broken_recipe",
+            "the recipe of method 'broken_recipe' (stranger) does not work: there is no option 'by'\n"
+            "  select(scorer=$by)\n"
+            "                ^",
+        ),
+        ("tail_in_front", "the recipe of method 'tail_in_front' (stranger) does not work: stage 'tailed' merges all"),
+        ("circle", "does not work: maximum recursion depth exceeded"),
     ],
 )
 def test_broken_parts_of_strangers_are_named(text: str, message: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse(text, strange_registry())
     assert message in str(caught.value)
+
+
+def test_a_recipe_may_be_a_sum_whose_shares_multiply() -> None:
+    registry = strange_registry()
+    stages = parse("uniform:0.4+tailed(by=position,iters=2,block=9):0.6", registry).stages
+    by = Position()
+    assert stages == (
+        StageShare(stage_of("uniform"), Fraction(2, 5)),
+        StageShare(Select(scorer=by, selector=TopK()), Fraction(3, 25)),
+        StageShare(Select(scorer=by, selector=Evenly()), Fraction(6, 25)),
+        StageShare(Merge(merger=EWMeans(iters=2, block=9), space=Post(), weight=by, bias="log"), Fraction(6, 25)),
+    )
+    assert sum(each.share for each in stages) == 1
+
+
+def test_recipes_get_the_built_option_itself() -> None:
+    """Not one of its kind that was built again from its text."""
+    (term,) = parse("tailed(by=snapkv(window=9))", strange_registry()).terms
+    first, second, last = (each.stage for each in term.parts)
+    assert isinstance(first, Select)
+    assert isinstance(second, Select)
+    assert isinstance(last, Merge)
+    assert first.scorer is second.scorer is last.weight
+
+
+def test_recipes_hand_on_lists() -> None:
+    stages = parse("listing(of=[h2o])", strange_registry()).stages
+    held = [each.stage.scorer for each in stages if isinstance(each.stage, Select)]
+    assert held == [Several(of=(H2O(),)), Lists(counts=(3, 4), at=(2, 2.5))]

@@ -21,14 +21,15 @@ from helpers.observations import (
     same_bits,
     slots_of,
 )
-from helpers.parts import Spy, strange_registry
+from helpers.parts import Spy, by_hand, stage_of, strange_registry
 from kvfw.core.compose.budget import Amount, amount, divide
-from kvfw.core.compose.composition import build_part, build_stage, parse, part_class
+from kvfw.core.compose.build import build_part, part_class
+from kvfw.core.compose.composition import parse
 from kvfw.core.compress.allocation import EvenSplit
 from kvfw.core.compress.compressor import Compressor, Scores, compressor
 from kvfw.core.compress.merging import match_untouched
 from kvfw.core.compress.stages import Merge, Select, Stage
-from kvfw.core.contracts.parts import Allocator, Merger, Scorer, Selector, Space
+from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
 from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
@@ -68,7 +69,7 @@ def stage_texts() -> list[str]:
 
 
 def merges(text: str) -> bool:
-    return build_stage(text).consumes_rest
+    return stage_of(text).consumes_rest
 
 
 ALONE = stage_texts()
@@ -162,7 +163,7 @@ def test_the_result_is_what_the_budget_says(text: str, case: tuple[list[PromptRo
                 exact = [slot for slot in slots if slot.mass == 1]
                 assert exact == [exact_slot(row, head, int(slot.position)) for slot in exact]
                 assert len({slot.position for slot in exact}) == len(exact)
-            if merges(parse(text).stages[-1].text):
+            if parse(text).stages[-1].stage.consumes_rest:
                 if divide(int(budget[i, head]), shares)[-1] > 0:
                     assert sum(slot.mass for slot in slots) == row.length
             else:
@@ -246,14 +247,14 @@ def test_a_scorer_sees_what_it_asked_for() -> None:
     for queries in (0, 1, 5, 16):
         spy = Spy(queries=queries)
         stage = Select(scorer=spy, selector=build_selector("topk"))
-        made = Compressor(parse("snapkv"), HALF, 2, 3, (stage,))
+        made = Compressor(by_hand(stage), HALF, 2, 3)
         assert made.needs == Needs(queries=queries)
         seen = spy.score(obs.narrowed(spy.needs))
         assert bool((seen == queries).all())
 
 
 def build_selector(name: str) -> Selector:
-    part = build_part(Kind.SELECTOR, name)
+    part = build_part(Kind.SELECTOR, name).value
     assert isinstance(part, Selector)
     return part
 
@@ -301,7 +302,7 @@ def test_a_share_of_no_slots_does_nothing_head_by_head() -> None:
 def test_slots_that_reach_the_tokens_call_no_part(text: str) -> None:
     rows = [random_row(20, 3), random_row(9, 4)]
     obs = observed(rows)
-    made = compressor(parse(text, strange_registry()), HALF, sinks=SINKS, recent=RECENT, registry=strange_registry())
+    made = compressor(parse(text, strange_registry()), HALF, sinks=SINKS, recent=RECENT)
     budget = whole(rows)
     if text.startswith("raising:"):
         budget[:] = 60  # enough for the first stage alone
@@ -360,7 +361,7 @@ BROKEN = [
 @pytest.mark.parametrize(("text", "message"), BROKEN)
 def test_parts_that_break_their_contract_are_refused_by_name(text: str, message: str) -> None:
     registry = strange_registry()
-    made = compressor(parse(text, registry), HALF, sinks=SINKS, recent=RECENT, registry=registry)
+    made = compressor(parse(text, registry), HALF, sinks=SINKS, recent=RECENT)
     with pytest.raises(RunError) as caught:
         made.compress(observed([random_row(20, 3)]), torch.tensor([[4, 6]]))
     assert message in str(caught.value)
@@ -371,7 +372,7 @@ def test_scores_of_protected_tokens_and_padding_do_not_matter(text: str) -> None
     registry = strange_registry()
     obs, budget = observed([random_row(20, 3), random_row(11, 4)]), torch.tensor([[4, 6], [2, 3]])
     plain = text.replace("harmless_nan", "position").replace("endless", "position")
-    strange = compressor(parse(text, registry), HALF, sinks=SINKS, recent=RECENT, registry=registry)
+    strange = compressor(parse(text, registry), HALF, sinks=SINKS, recent=RECENT)
     assert same_bits(strange.compress(obs, budget), bound(plain).compress(obs, budget))
 
 
@@ -383,11 +384,11 @@ def test_a_scorer_that_two_stages_share_is_asked_once() -> None:
             calls.append(1)
             return obs.state.positions
 
-    stages: tuple[Stage, ...] = (
+    stages = (
         Select(scorer=Counting(), selector=build_selector("topk")),
         Select(scorer=Counting(), selector=build_selector("evenly")),
     )
-    made = Compressor(parse("snapkv:0.5+uniform:0.5"), HALF, SINKS, RECENT, stages)
+    made = Compressor(by_hand(*stages), HALF, SINKS, RECENT)
     made.compress(observed([random_row(20, 3)]), torch.tensor([[4, 6]]))
     assert len(calls) == 1
 
@@ -420,9 +421,7 @@ def test_equal_mean_positions_put_the_exact_token_first() -> None:
     keys[:, 2:8, 0] = torch.tensor([100.0, 100, 0, 50, 0, 100])
     # Every token of the middle weighs the same for a scorer that gives 0 to all.
     registry = strange_registry()
-    made = compressor(
-        parse("merge(merger=ewmeans,weight=spy)", registry), HALF, sinks=SINKS, recent=RECENT, registry=registry
-    )
+    made = compressor(parse("merge(merger=ewmeans,weight=spy)", registry), HALF, sinks=SINKS, recent=RECENT)
     state = made.compress(observed([replace(row, keys=keys)]), torch.tensor([[3, 3]]))
     check_well_formed(state)
     middle = slots_of(state, 0, 0)[SINKS:-RECENT]
@@ -447,7 +446,9 @@ def test_negative_counts_are_refused_before_anything_runs() -> None:
 
 
 def test_the_uniform_allocator_divides_without_remainder() -> None:
-    budgets = EvenSplit().allocate(torch.tensor([5 * 7, 9 * 7]), [2, 4, 1])
+    budgets = EvenSplit().allocate(
+        torch.tensor([5 * 7, 9 * 7]), [LayerView(i, heads, torch.tensor([20, 20])) for i, heads in enumerate((2, 4, 1))]
+    )
     assert [budget.tolist() for budget in budgets] == [
         [[5] * 2, [9] * 2],
         [[5] * 4, [9] * 4],
@@ -464,16 +465,16 @@ def test_parts_fulfil_their_contracts() -> None:
     }
     for kind, contract in contracts.items():
         for name in names(kind):
-            assert isinstance(build_part(kind, name), contract)
+            assert isinstance(build_part(kind, name).value, contract)
     for text in ALONE:
-        assert isinstance(build_stage(text), Stage)
-        assert isinstance(build_stage(text), Select | Merge)
+        assert isinstance(stage_of(text), Stage)
+        assert isinstance(stage_of(text), Select | Merge)
     assert isinstance(EvenSplit(), Allocator)
 
 
 @pytest.mark.parametrize("name", names(Kind.SPACE))
 def test_a_space_leads_back(name: str) -> None:
-    space = build_part(Kind.SPACE, name)
+    space = build_part(Kind.SPACE, name).value
     assert isinstance(space, Space)
     obs = observed([random_row(20, 3), random_row(11, 4)])
     inside = space.forward(obs.state, obs.rope)
@@ -510,10 +511,39 @@ def test_shared_scores_cannot_be_written_to_and_belong_to_their_observation() ->
     scores = Scores(first)
     scores.of(scorer).fill_(-torch.inf)
     assert bool(scores.of(scorer).isfinite().all())
-    position = build_part(Kind.SCORER, "position")
+    position = build_part(Kind.SCORER, "position").value
     assert isinstance(position, Scorer)
     scores.of(position).zero_()
     assert bool((first.state.positions > 0).any())
     bound = compressor(parse("snapkv(window=8)"), amount(ratio=4), sinks=2, recent=3)
     with pytest.raises(ValueError, match="another observation"):
         bound.compress(second, torch.full((1, 2), 10), scores)
+
+
+@pytest.mark.parametrize(
+    ("text", "written_out"),
+    [
+        ("halves", "snapkv(window=5):1/3+select(scorer=snapkv(window=5),selector=evenly):2/3"),
+        (
+            "position:0.25+tailed(by=snapkv(window=4)):0.75",
+            "position:0.25+snapkv(window=4):0.15+select(scorer=snapkv(window=4),selector=evenly):0.3+"
+            "merge(merger=ewmeans(iters=3),weight=snapkv(window=4),bias=log):0.3",
+        ),
+    ],
+)
+@few
+@given(cases())
+def test_a_sum_recipe_is_what_it_stands_for_slot_for_slot(
+    text: str, written_out: str, case: tuple[list[PromptRow], Tensor]
+) -> None:
+    rows, budget = case
+    obs = observed(rows)
+    by = compressor(parse(text, strange_registry()), HALF, sinks=SINKS, recent=RECENT)
+    assert by.needs == bound(written_out).needs
+    assert same_bits(by.compress(obs, budget), bound(written_out).compress(obs, budget))
+
+
+def test_a_compressor_runs_the_stages_that_were_parsed() -> None:
+    composition = parse("snapkv:0.5+ewmeans_pre:0.5")
+    made = compressor(composition, HALF, sinks=SINKS, recent=RECENT)
+    assert [id(stage) for stage in made.stages] == [id(each.stage) for each in composition.stages]

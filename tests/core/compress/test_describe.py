@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers.parts import strange_registry
 from kvfw.core.compress.describe import describe, needs_lines
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import collect
@@ -32,8 +33,15 @@ def test_an_option_may_hold_a_part() -> None:
         (Kind.SCORER, "position", ("position",)),
         (Kind.SELECTOR, "evenly", ("select(scorer=snapkv,selector=evenly)",)),
         (Kind.SPACE, "pre", ("merge(merger=ewmeans,space=pre)",)),
-        (Kind.TASK, "niah", ('--task "niah"', '--task "niah(haystack=none,begin_answer=true)"')),
-        (Kind.METRIC, "recall", ()),
+        (
+            Kind.TASK,
+            "niah",
+            (
+                '--task "niah"',
+                '--task "niah(contexts=[1024],depths=[10,30,50,70,90],seeds=1,haystack=none,begin_answer=true)"',
+            ),
+        ),
+        (Kind.METRIC, "kv_mb", ()),
         (Kind.MODEL, "smollm2-135m", ("--model smollm2-135m",)),
         (Kind.MODEL, "minilm-l6", ()),
     ],
@@ -52,6 +60,22 @@ def test_needs_are_phrases() -> None:
     )
     assert describe(REGISTRY.get(Kind.METHOD, "streaming")).needs == ()
     assert describe(REGISTRY.get(Kind.SELECTOR, "topk")).needs is None
+
+
+def test_a_recipe_that_is_a_sum_needs_what_its_stages_need() -> None:
+    registry = strange_registry()
+    facts = describe(registry.get(Kind.METHOD, "tailed"), registry)
+    assert facts.needs == ("the last 5 queries",)
+    assert facts.recipe is not None
+    assert facts.recipe.startswith("halves(by=$by):0.6+")
+    assert facts.usage == ("tailed", "tailed(by=snapkv(window=5),iters=3,block=none)")
+
+
+def test_lists_are_spelt_out() -> None:
+    registry = strange_registry()
+    assert describe(registry.get(Kind.SCORER, "lists"), registry).usage[-1] == (
+        "lists(counts=[],at=[10,50.5],words=[vt],some=none)"
+    )
 
 
 def test_metrics_say_how_they_are_judged() -> None:

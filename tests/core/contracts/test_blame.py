@@ -102,7 +102,7 @@ def test_a_part_that_fails_is_named(text: str, message: str) -> None:
         for cls in classes
     ]
     registry = register((*default_registry().specs.values(), *specs))
-    by = compressor(parse(text, registry), amount(ratio=4), sinks=2, recent=3, registry=registry)
+    by = compressor(parse(text, registry), amount(ratio=4), sinks=2, recent=3)
     with pytest.raises(RunError, match=message):
         by.compress(observe([random_row(45, seed=1)]), torch.full((1, 2), 10))
 

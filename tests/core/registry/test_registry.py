@@ -8,7 +8,8 @@ import pytest
 
 import kvfw.methods
 from helpers.plugins import MALFORMED, TINY
-from kvfw.core.compose.composition import parse, part_class
+from kvfw.core.compose.build import part_class
+from kvfw.core.compose.composition import parse
 from kvfw.core.parts.part import Method, Part
 from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
 from kvfw.core.registry.hooks import GROUP, KvfwHooks

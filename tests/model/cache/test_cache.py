@@ -24,7 +24,7 @@ from helpers.tiny_models import (
     stored,
     tiny,
 )
-from kvfw.core.contracts.parts import Allocator
+from kvfw.core.contracts.parts import Allocator, LayerView
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.session.attach import attach
@@ -44,10 +44,10 @@ def cache_of(composition: str, allocator: Allocator | None = None, name: str = "
 class ByLayer:
     """Layers differ, heads within one do not."""
 
-    def allocate(self, total: Tensor, kv_heads: Sequence[int]) -> list[Tensor]:
-        each = total // sum(kv_heads)
-        shifts = range(-(len(kv_heads) // 2), len(kv_heads) // 2 + 1)
-        return [(each + s)[:, None].expand(-1, heads) for s, heads in zip(shifts, kv_heads, strict=True)]
+    def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
+        each = total // sum(layer.kv_heads for layer in layers)
+        shifts = range(-(len(layers) // 2), len(layers) // 2 + 1)
+        return [(each + s)[:, None].expand(-1, layer.kv_heads) for s, layer in zip(shifts, layers, strict=True)]
 
 
 # --- outside attach --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -11,16 +12,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[3]
+from helpers.families import FAMILIES
+from helpers.pins import ROOT, pinned
+
 #: The folder `make oldest` makes its environment in.
 OLDEST = ".venv-oldest"
-
-
-def pinned(constraints: str) -> dict[str, Version]:
-    """The packages of a file of pins, by name."""
-    lines = (ROOT / constraints).read_text("utf-8").splitlines()
-    pairs = [line.partition("==")[::2] for line in lines if line and not line.startswith("#")]
-    return {name: Version(version) for name, version in pairs}
 
 
 def required() -> dict[str, SpecifierSet]:
@@ -58,3 +54,12 @@ def test_this_environment_has_the_version_it_is_there_for() -> None:
     constraints = "constraints-oldest.txt" if Path(sys.prefix).name == OLDEST else "constraints.txt"
     assert Version(transformers.__version__) == pinned(constraints)["transformers"]
     assert (Path(sys.prefix).name == OLDEST) == Path(transformers.__file__).is_relative_to(ROOT / OLDEST)
+
+
+def test_the_quick_selection_names_families_and_tests_that_are_there() -> None:
+    """A word that fits nothing would leave tests out without a sound."""
+    (chosen,) = re.findall(r"^QUICK := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    words = set(re.findall(r"\w+", chosen)) - {"not", "or", "and"}
+    tests = (ROOT / "tests" / "model" / "session" / "test_families.py").read_text("utf-8")
+    assert words - set(FAMILIES) == {"test_families", "test_it_holds"}
+    assert "def test_it_holds(" in tests

@@ -23,7 +23,7 @@ from helpers.tiny_models import (
     snapshot,
     tiny,
 )
-from kvfw.core.contracts.parts import Allocator
+from kvfw.core.contracts.parts import Allocator, LayerView
 from kvfw.model.session.attach import attach
 
 LENGTH, NEW = 90, 12
@@ -42,17 +42,17 @@ class Recorder:
     """Divides as another allocator does, and remembers what it was asked."""
 
     inner: Allocator
-    asked: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    asked: list[tuple[list[int], list[tuple[int, int, list[int]]]]] = field(default_factory=list)
     given: list[Tensor] = field(default_factory=list)
 
-    def allocate(self, total: Tensor, kv_heads: Sequence[int]) -> Sequence[Tensor]:
-        self.asked.append((total.tolist(), list(kv_heads)))
-        self.given = list(self.inner.allocate(total, kv_heads))
+    def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> Sequence[Tensor]:
+        self.asked.append((total.tolist(), [(layer.index, layer.kv_heads, layer.middle.tolist()) for layer in layers]))
+        self.given = list(self.inner.allocate(total, layers))
         return self.given
 
 
 def test_a_test_allocator_gives_away_what_there_is() -> None:
-    budgets = Ragged().allocate(torch.tensor([6 * MEAN]), [2, 2, 2])
+    budgets = Ragged().allocate(torch.tensor([6 * MEAN]), [LayerView(i, 2, torch.tensor([99])) for i in range(3)])
     flat = torch.cat(budgets, dim=1)[0].tolist()
     assert sum(flat) == 6 * MEAN
     assert len(set(flat)) == 6
@@ -71,8 +71,9 @@ def test_every_head_holds_exactly_its_budget(name: str, composition: str) -> Non
         forward(model, ids, cache)
     layers = [i for i, sliding in enumerate(cache.is_sliding) if not sliding]
     heads = cache.state(layers[0]).keys.shape[1]
-    # Asked once for all layers, those with a sliding window left out.
-    assert recorder.asked == [([MEAN * heads * len(layers)], [heads] * len(layers))]
+    # Asked once for all layers, those with a sliding window left out; the others keep the model's own numbers.
+    views = [(i, heads, [LENGTH - SINKS - RECENT]) for i in layers]
+    assert recorder.asked == [([MEAN * heads * len(layers)], views)]
     counts = set()
     for i, budget in zip(layers, recorder.given, strict=True):
         state = cache.state(i)
@@ -105,9 +106,10 @@ def test_a_continuation_over_uneven_heads(name: str, composition: str) -> None:
 def test_a_head_without_budget_keeps_its_protected_tokens() -> None:
     @dataclass(frozen=True)
     class AllToTheFirstHead:
-        def allocate(self, total: Tensor, kv_heads: Sequence[int]) -> list[Tensor]:
-            budgets = [torch.zeros(len(total), heads, dtype=torch.int64) for heads in kv_heads]
+        def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
+            budgets = [torch.zeros(len(total), layer.kv_heads, dtype=torch.int64) for layer in layers]
             budgets[0][:, 0] = total.clamp(max=70)
+            budgets[1][:, 0] = total - budgets[0][:, 0]
             return budgets
 
     model, ids = tiny("llama"), prompt(NEW, seed=2)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.parts import strange_registry
 from helpers.tiny_models import (
     Ragged,
     at_once,
@@ -24,6 +25,7 @@ from helpers.tiny_models import (
     text_ids,
     tiny,
 )
+from kvfw.core.compose.composition import parse
 from kvfw.errors import BudgetError, SpecError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.compat.versions import passed
@@ -42,6 +44,15 @@ COMPOSITIONS = (
     "merge(merger=ewmeans(iters=2),space=pre,weight=snapkv,bias=log)",
 )
 MIX = COMPOSITIONS[4]
+
+
+def test_a_composition_runs_as_it_is() -> None:
+    """Its stages are those that were parsed: names of another registry are not looked up again."""
+    composition = parse("halves(by=options)", strange_registry())
+    model, ids = tiny("llama"), prompt(LENGTH)
+    with attach(model, composition, ratio=4, **PROTECTED) as cache:
+        generate(model, ids, 1, cache=cache)
+        assert int(cache.state(0).valid.sum(-1).max()) == 4 + 8 + (LENGTH - 4 - 8) // 4
 
 
 # --- ratio 1 is the identity -----------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from test_supported_versions import pinned
 
 from helpers.families import FAMILIES, check_kept_sets, checks, fresh, kept_sets, outcome, overlap, states
 from helpers.matrix import REFUSED, committed, refusal, tables
+from helpers.pins import pinned
 from helpers.tiny_models import configuration, generate, prompt
 from kvfw.core.state.observation import Needs
 from kvfw.errors import PromptError, UnsupportedError

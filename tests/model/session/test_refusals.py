@@ -46,7 +46,6 @@ def test_prompt_tokens_is_at_least_one() -> None:
         *(({"prompt_tokens": value}, BudgetError, "prompt_tokens is .* whole number") for value in (1.5, True, "a")),
         ({"allocator": 3}, OptionError, "allocator is 3; it is an object with a method allocate"),
         ({"allocator": EvenSplit}, OptionError, "allocator is <class"),
-        ({"registry": {}}, OptionError, "registry is {}; it is a kvfw registry"),
         ({"tokenizer": "x"}, OptionError, "tokenizer is 'x'; it is the model's tokenizer"),
         ({"sinks": "4"}, BudgetError, "sinks is '4'; it is a whole number"),
         ({"recompress": "yes"}, OptionError, "recompress is 'yes'; it is True or False"),

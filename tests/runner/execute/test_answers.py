@@ -138,7 +138,7 @@ class Third(Part):
 
 def test_a_row_that_fails_takes_no_other_with_it(tools: Tools, filled: Prefill) -> None:
     registry = register((*default_registry().specs.values(), PartSpec(Kind.SCORER, "third", f"{__name__}:Third", "x")))
-    by = compressor(parse("third", registry), amount(ratio=4), sinks=4, recent=8, registry=registry)
+    by = compressor(parse("third", registry), amount(ratio=4), sinks=4, recent=8)
     broken = Row(RowKey("third", "ratio=4"), by)
     rows = [row(COMPOSITIONS[0]), broken, row(COMPOSITIONS[1])]
     ready, failed = compressed(filled, rows)

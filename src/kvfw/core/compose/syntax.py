@@ -3,49 +3,71 @@
     composition := stage ("+" stage)*
     stage       := part [ ":" share ]
     part        := name [ "(" key "=" value ("," key "=" value)* ")" ]
-    value       := scalar | part
+    value       := scalar | part | "[" [ value ("," value)* ] "]"
 
-Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``).
+Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). In a recipe ``$option``
+stands in the place of a value or of a part.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvfw.core.compose.budget import fraction_text
 from kvfw.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9])|[A-Za-z0-9_./-]+")
+_PART = re.compile(r"\$?[A-Za-z_][A-Za-z0-9_]*")
+_SCALAR = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9])|[A-Za-z0-9_./-]+")
 _SHARE = re.compile(r"\d+/\d+|\d*\.\d+|\d+\.?")
 _SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
 class PartNode:
-    """A part as written: name, options in written order, and the index of its first character."""
+    """A part as written, options in written order; or a plain value, which looks like a part without options.
+
+    ``$name`` is a hole: the place of an option in a recipe. ``at`` is the index of the first character.
+    """
 
     name: str
     options: tuple["OptionNode", ...]
     at: int
 
+    def __str__(self) -> str:
+        return self.name + (f"({','.join(map(str, self.options))})" if self.options else "")
+
+
+@dataclass(frozen=True)
+class ListNode:
+    """``[a,b]`` as written."""
+
+    items: tuple["PartNode | ListNode", ...]
+    at: int
+
+    def __str__(self) -> str:
+        return f"[{','.join(map(str, self.items))}]"
+
 
 @dataclass(frozen=True)
 class OptionNode:
-    """``key=value`` as written. ``value`` is scalar text, or a part where it has parentheses or is a bare name."""
+    """``key=value`` as written."""
 
     key: str
-    value: "str | PartNode"
+    value: PartNode | ListNode
     at: int
-    value_at: int
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
 
 
 @dataclass(frozen=True)
 class StageNode:
-    """A stage as written; ``share`` is None where it was left out."""
+    """A stage as written."""
 
     part: PartNode
-    share: Fraction | None
+    share: Fraction
     share_at: int
 
 
@@ -82,18 +104,25 @@ class _Reader:
         self.at = found.end()
         return found.group()
 
+    def series(self, read: Callable[[], None], end: str, what: str) -> None:
+        while True:
+            read()
+            if self.take(end):
+                return
+            if not self.take(","):
+                raise self.fail(f"expected ',' or {end!r} after {what}")
+
+    def end(self, hint: str) -> None:
+        if self.peek():
+            raise self.fail(f"unexpected {self.peek()!r}{hint}")
+
     def part(self) -> PartNode:
         self.skip()
         at = self.at
-        name = self.match(_NAME, "the name of a part")
+        name = self.match(_PART, "the name of a part")
         options: list[OptionNode] = []
-        if self.take("("):
-            while True:
-                options.append(self.option({option.key for option in options}))
-                if self.take(")"):
-                    break
-                if not self.take(","):
-                    raise self.fail("expected ',' or ')' after an option")
+        if not name.startswith("$") and self.take("("):
+            self.series(lambda: options.append(self.option({option.key for option in options})), ")", "an option")
         return PartNode(name, tuple(options), at)
 
     def option(self, seen: set[str]) -> OptionNode:
@@ -104,18 +133,26 @@ class _Reader:
             raise self.fail(f"option {key!r} is given twice", at)
         if not self.take("="):
             raise self.fail(f"expected '=' after option {key!r}")
+        return OptionNode(key, self.value(f"a value for option {key!r}"), at)
+
+    def value(self, what: str) -> PartNode | ListNode:
         self.skip()
-        value_at = self.at
-        scalar = self.match(_SCALAR, f"a value for option {key!r}")
-        if self.peek() == "(":
-            self.at = value_at
-            return OptionNode(key, self.part(), at, value_at)
-        return OptionNode(key, scalar, at, value_at)
+        at = self.at
+        if self.take("["):
+            items: list[PartNode | ListNode] = []
+            if not self.take("]"):
+                self.series(lambda: items.append(self.value("a value of the list")), "]", "a value of a list")
+            return ListNode(tuple(items), at)
+        scalar = self.match(_SCALAR, what)
+        if self.peek() != "(":
+            return PartNode(scalar, (), at)
+        self.at = at
+        return self.part()
 
     def stage(self) -> StageNode:
         part = self.part()
         if not self.take(":"):
-            return StageNode(part, None, self.at)
+            return StageNode(part, Fraction(0), self.at)  # left out
         self.skip()
         at = self.at
         text = self.match(_SHARE, "a share such as 0.8 or 1/3")
@@ -136,8 +173,7 @@ def parse_part(text: str) -> PartNode:
     """
     reader = _Reader(text)
     part = reader.part()
-    if reader.peek():
-        raise reader.fail(f"unexpected {reader.peek()!r} after a part")
+    reader.end(" after a part")
     return part
 
 
@@ -151,15 +187,14 @@ def parse_stages(text: str) -> tuple[StageNode, ...]:
     stages = [reader.stage()]
     while reader.take("+"):
         stages.append(reader.stage())
-    if reader.peek():
-        raise reader.fail(f"unexpected {reader.peek()!r}; stages are joined by '+', a share follows ':'")
-    if len(stages) == 1 and stages[0].share is None:
-        return (StageNode(stages[0].part, Fraction(1), stages[0].share_at),)
+    reader.end("; stages are joined by '+', a share follows ':'")
+    if len(stages) == 1 and not stages[0].share:
+        return (replace(stages[0], share=Fraction(1)),)
     for stage in stages:
-        if stage.share is None:
+        if not stage.share:
             raise reader.fail(f"stage {stage.part.name!r} needs a share, such as {stage.part.name}:0.5", stage.share_at)
-    total = sum((stage.share or Fraction(0) for stage in stages), Fraction(0))
+    total = sum((stage.share for stage in stages), Fraction(0))
     if total != 1:
-        shares = " + ".join(fraction_text(stage.share or Fraction(0)) for stage in stages)
+        shares = " + ".join(fraction_text(stage.share) for stage in stages)
         raise reader.fail(f"shares must sum to 1; {shares} = {fraction_text(total)}", stages[-1].share_at)
     return tuple(stages)

@@ -1,17 +1,65 @@
-"""The default allocator."""
+"""Dividing a budget over layers and heads: the default allocator, and the rules every allocator is held to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Int64
 from torch import Tensor
+
+from kvfw.core.contracts.blame import blamed
+from kvfw.core.contracts.parts import Allocator, LayerView
+from kvfw.errors import RunError
 
 
 @dataclass(frozen=True)
 class EvenSplit:
     """Every layer and head gets the same number of slots."""
 
-    def allocate(self, total: Int64[Tensor, " B"], kv_heads: Sequence[int]) -> list[Int64[Tensor, "B Hkv"]]:
-        """``total / sum(kv_heads)`` slots for each head; the division has no remainder by construction."""
-        each = total // sum(kv_heads)
-        return [each[:, None].expand(-1, heads).clone() for heads in kv_heads]
+    def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> list[Int64[Tensor, "B Hkv"]]:
+        """``total`` divided by the number of heads; the division has no remainder by construction."""
+        each = total // sum(layer.kv_heads for layer in layers)
+        return [each[:, None].expand(-1, layer.kv_heads).clone() for layer in layers]
+
+
+def allocated(
+    allocator: Allocator, each: Int64[Tensor, " B"], middle: Int64[Tensor, " B"], kv_heads: Mapping[int, int]
+) -> dict[int, Int64[Tensor, "B Hkv"]]:
+    """Budgets by layer, as the allocator divides them.
+
+    Args:
+        allocator: who divides.
+        each: slots that a head of each row gets on average, at most ``middle``.
+        middle: the most slots that each row can use in one head.
+        kv_heads: number of KV heads by index of the layer in the model.
+
+    Raises:
+        RunError: the allocator failed, or broke a rule of :class:`kvfw.core.contracts.parts.Allocator`.
+    """
+    who = f"allocator {type(allocator).__name__}"
+    total = each * sum(kv_heads.values())
+    with blamed(who):
+        given: object = allocator.allocate(
+            total.clone(), [LayerView(index, heads, middle.clone()) for index, heads in kv_heads.items()]
+        )
+    if not isinstance(given, Sequence) or len(given) != len(kv_heads):
+        said = f"{len(given)} entries" if isinstance(given, Sequence) else type(given).__name__
+        raise RunError(f"{who} returned {said}; a sequence of {len(kv_heads)} tensors is expected, one per layer")
+    budgets: dict[int, Tensor] = dict(zip(kv_heads, given, strict=True))
+    for index, budget in budgets.items():
+        _check(budget, (len(middle), kv_heads[index]), middle, f"{who} returned for layer {index}")
+    sums = torch.stack([budget.to(total.device).sum(-1) for budget in budgets.values()]).sum(0)
+    if not torch.equal(sums, total):
+        raise RunError(
+            f"{who} gave {sums.tolist()} slots to the rows where their totals are {total.tolist()}; budgets must add "
+            "up to the total exactly"
+        )
+    return budgets
+
+
+def _check(budget: object, shape: tuple[int, int], middle: Int64[Tensor, " B"], who: str) -> None:
+    if not isinstance(budget, Tensor) or budget.dtype != torch.int64 or budget.shape != shape:
+        said = f"{budget.dtype} of shape {tuple(budget.shape)}" if isinstance(budget, Tensor) else type(budget).__name__
+        raise RunError(f"{who} {said}; torch.int64 of shape {shape} is expected: slots per row and KV head")
+    if bool(((budget < 0) | (budget > middle[:, None].to(budget.device))).any()):
+        raise RunError(f"{who} {budget.tolist()}; a head of each row takes 0 to {middle.tolist()} slots")

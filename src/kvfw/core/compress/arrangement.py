@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from jaxtyping import Bool, Float32
@@ -19,18 +20,15 @@ class Arrangement:
 
     Args:
         kept: slots of the old state that stay as they are.
-        merged: new slots, or None.
-        merged_from: slots of the old state that the new ones stand for; None where there are no new ones.
+        merged: new slots, each time with the slots of the old state that they stand for.
     """
 
     kept: Bool[Tensor, "B Hkv N"]
-    merged: KVState | None = None
-    merged_from: Bool[Tensor, "B Hkv N"] | None = None
+    merged: tuple[tuple[KVState, Bool[Tensor, "B Hkv N"]], ...] = ()
 
     def state(self, before: KVState) -> KVState:
         """The slots that stay, in order of position."""
-        exact = take(before, self.kept)
-        return exact if self.merged is None or self.merged.width == 0 else join(exact, self.merged)
+        return reduce(join, (new for new, _ in self.merged), take(before, self.kept))
 
     def carried(
         self, before: KVState, sums: Mapping[int, Float32[Tensor, "B Hkv N"]]
@@ -45,12 +43,11 @@ class Arrangement:
         # The counts travel as the values of a state of the same positions and masses, so they end up in the same order.
         values = torch.stack(list(sums.values()), dim=-1)
         counts = _counting(take(replace(before, values=values), self.kept))
-        if self.merged is not None and self.merged.width > 0:
-            assert self.merged_from is not None
-            old = take(before, self.merged_from)
-            own = torch.stack([take_scores(part, self.merged_from, old.width) for part in sums.values()], dim=-1)
-            shared = _shared(old, self.merged, own * old.valid[..., None])
-            counts = join(counts, _counting(replace(self.merged, values=shared)))
+        for new, source in self.merged:
+            old = take(before, source)
+            own = torch.stack([take_scores(part, source, old.width) for part in sums.values()], dim=-1)
+            shared = _shared(old, new, own * old.valid[..., None])
+            counts = join(counts, _counting(replace(new, values=shared)))
         return {distance: counts.values[..., i].contiguous() for i, distance in enumerate(sums)}
 
 

@@ -1,7 +1,7 @@
 """A composition bound to its options: an immutable map from an observation and a budget to a smaller state."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import cast
 
@@ -10,13 +10,12 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from kvfw.core.compose.budget import Amount, check_counts, divide
-from kvfw.core.compose.composition import Composition, build_stage
+from kvfw.core.compose.composition import Composition
 from kvfw.core.compress.arrangement import Arrangement
 from kvfw.core.compress.merging import Merging, merge_together
-from kvfw.core.compress.stages import Stage, check_kept
+from kvfw.core.compress.stages import Stage, check_outcome
 from kvfw.core.contracts.blame import blamed, needs_of
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
@@ -30,14 +29,17 @@ class Compressor:
         composition: what to do with the middle.
         amount: how much of the middle to keep.
         sinks, recent: first and last tokens of the prompt that are always kept.
-        stages: the composition's stages, ready to run.
     """
 
     composition: Composition
     amount: Amount
     sinks: int
     recent: int
-    stages: tuple[Stage, ...] = field(repr=False)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The composition's stages in the order they run."""
+        return tuple(cast(Stage, each.stage) for each in self.composition.stages)
 
     @property
     def needs(self) -> Needs:
@@ -49,17 +51,17 @@ class Compressor:
         """Whether kept tokens end up rotated to other positions than in the prompt."""
         return any(stage.moves_positions for stage in self.stages)
 
+    def middle(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """Tokens in the middle of prompts of the given lengths (real tokens)."""
+        return (lengths - self.sinks - self.recent).clamp(min=0)
+
     def middle_slots(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """Slots per KV head for the middle of prompts of the given lengths (real tokens).
 
         Raises:
             BudgetError: a prompt has a middle but its budget is 0 slots.
         """
-        counts = [
-            self.amount.middle_slots(max(int(length) - self.sinks - self.recent, 0), self.sinks, self.recent)
-            for length in lengths
-        ]
-        return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
+        return self._each(self.amount.middle_slots, lengths)
 
     def standing_slots(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """Slots per KV head for the middle that compression while decoding goes down to, whatever is added.
@@ -69,10 +71,10 @@ class Compressor:
         Raises:
             BudgetError: there is no such slot.
         """
-        counts = [
-            self.amount.standing_slots(max(int(length) - self.sinks - self.recent, 0), self.sinks, self.recent)
-            for length in lengths
-        ]
+        return self._each(self.amount.standing_slots, lengths)
+
+    def _each(self, slots: Callable[[int, int, int], int], lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        counts = [slots(middle, self.sinks, self.recent) for middle in self.middle(lengths).tolist()]
         return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
 
     def compress(self, obs: Observation, budget: Int64[Tensor, "B Hkv"], scores: "Scores | None" = None) -> KVState:
@@ -131,12 +133,18 @@ class Compressor:
         if known.obs is not obs:
             raise ValueError("these scores are of another observation than the one to be compressed")
         known.check_finite()
-        eligible = obs.middle
-        kept = obs.state.valid & obs.protected
-        merged: KVState | Merging | None = None
-        merged_from: Tensor | None = None
+        count = obs.middle.sum(-1)
+        whole = (layer.budget >= count)[..., None]
+        eligible, kept = obs.middle & ~whole, obs.state.valid & (obs.protected | whole)
+        merged: list[tuple[KVState | Merging, Tensor]] = []
         for stage, slots in zip(self.stages, shares, strict=True):
-            count = eligible.sum(-1)
+            who, count = f"stage {type(stage).__name__}", eligible.sum(-1)
+            if merged and bool(((slots > count) & ~whole[..., 0]).any()):
+                raise RunError(
+                    f"{who} has {slots.tolist()} slots to fill in layer {obs.layer}, but earlier stages left "
+                    f"{count.tolist()} tokens. A stage that merges all it sees sets consumes_rest = True and comes "
+                    "last; any other says in Outcome.merged_from which slots it took in"
+                )
             passes = (slots >= count) & (slots > 0)
             kept = kept | (eligible & passes[..., None])
             eligible = eligible & ~passes[..., None]
@@ -144,14 +152,14 @@ class Compressor:
             if not bool((rest > 0).any()):
                 continue
             open_slots = eligible & (rest > 0)[..., None]
-            outcome = stage.run(obs, known.of, rest, open_slots)
-            expected = torch.zeros_like(rest) if stage.consumes_rest else rest
-            check_kept(outcome.kept, open_slots, expected, f"stage {type(stage).__name__}")
+            seen = known.shown(stage.needs)
+            outcome = check_outcome(stage.run(seen, seen.score, rest, open_slots), stage, obs, rest, open_slots)
             kept = kept | outcome.kept
-            if outcome.merged is not None:
-                merged, merged_from = outcome.merged, open_slots
             eligible = eligible & ~outcome.kept
-        return _LayerPlan(obs, shares, kept, merged, merged_from)
+            if outcome.merged is not None and outcome.merged_from is not None:
+                merged.append((outcome.merged, outcome.merged_from))
+                eligible = eligible & ~outcome.merged_from
+        return _LayerPlan(obs, shares, kept, tuple(merged))
 
     def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
         """Every head's budget divided over the stages by their shares, exactly."""
@@ -177,15 +185,16 @@ class _LayerPlan:
     obs: Observation
     shares: list[Int64[Tensor, "B Hkv"]]
     kept: Bool[Tensor, "B Hkv N"]
-    merged: KVState | Merging | None
-    merged_from: Bool[Tensor, "B Hkv N"] | None
+    merged: tuple[tuple[KVState | Merging, Bool[Tensor, "B Hkv N"]], ...]
 
 
 def _arranged(plans: Sequence[_LayerPlan]) -> list[Arrangement]:
     """The plans with everything merged that they leave to be merged."""
-    new = iter(merge_together([plan.merged for plan in plans if isinstance(plan.merged, Merging)]))
+    new = iter(merge_together([it for plan in plans for it, _ in plan.merged if isinstance(it, Merging)]))
     return [
-        Arrangement(plan.kept, next(new) if isinstance(plan.merged, Merging) else plan.merged, plan.merged_from)
+        Arrangement(
+            plan.kept, tuple((next(new) if isinstance(it, Merging) else it, taken) for it, taken in plan.merged)
+        )
         for plan in plans
     ]
 
@@ -214,9 +223,13 @@ class Scores:
             RunError: as :func:`checked_scores`.
         """
         if scorer not in self._known:
-            self._known[scorer] = checked_scores(scorer, self.obs)
+            self._known[scorer] = checked_scores(scorer, replace(self.obs, score_of=self.of))
         # A copy: what one composition's selector does to its scores is no other's business.
         return self._known[scorer].clone()
+
+    def shown(self, needs: Needs) -> Observation:
+        """What a stage of such needs sees; the scores it asks for are these."""
+        return replace(self.obs, score_of=self.of).narrowed(needs)
 
 
 def check_finite(obs: Observation) -> None:
@@ -257,14 +270,11 @@ def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]
     return scores
 
 
-def compressor(
-    composition: Composition, amount: Amount, *, sinks: int, recent: int, registry: Registry | None = None
-) -> Compressor:
+def compressor(composition: Composition, amount: Amount, *, sinks: int, recent: int) -> Compressor:
     """Binds a composition to its options.
 
     Raises:
         BudgetError: negative sinks or recent.
     """
     check_counts(sinks, recent)
-    stages = tuple(cast(Stage, build_stage(stage.text, registry)) for stage in composition.stages)
-    return Compressor(composition, amount, sinks, recent, stages)
+    return Compressor(composition, amount, sinks, recent)

@@ -2,18 +2,23 @@
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args, get_origin
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from kvfw.core.compose.composition import build_stage, part_class
-from kvfw.core.compress.stages import Stage
+from kvfw.core.compose.build import part_class
+from kvfw.core.compose.composition import parse
 from kvfw.core.contracts.records import MetricInfo
 from kvfw.core.parts.part import Part, default_text, part_option, value_text
-from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.parts.spec import STAGE_KINDS, WRITTEN, Kind, PartSpec
 from kvfw.core.registry.registry import Registry
-from kvfw.core.state.observation import Needs
 from kvfw.errors import RunError, SpecError
+
+if TYPE_CHECKING:  # they bring torch, which parts that are no stage may do without
+    from kvfw.core.compress.stages import Stage
+    from kvfw.core.state.observation import Needs
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
@@ -106,18 +111,12 @@ def _usage(spec: PartSpec, options: tuple[OptionFacts, ...]) -> tuple[str, ...]:
     texts = [_written(spec.name, least)]
     if options:
         texts.append(_written(spec.name, [f"{o.key}={_spelt_out(o)}" for o in options]))
-    around = _AROUND.get(spec.kind, "{}")
-    return tuple(dict.fromkeys(around.format(text) for text in texts)) if around else ()
+    around = WRITTEN.get(spec.kind, "{}")
+    for kind, name in _EXAMPLES.items():
+        around = around.replace(f"{kind}=...", f"{kind}={name}")
+    return tuple(dict.fromkeys(around.format(text) for text in texts)) if spec.kind is not Kind.METRIC else ()
 
 
-#: Where a part of a kind stands in a composition or on the command line; empty: nowhere, it is always used.
-_AROUND = {
-    Kind.SELECTOR: "select(scorer=snapkv,selector={})",
-    Kind.MERGER: "merge(merger={})",
-    Kind.SPACE: "merge(merger=ewmeans,space={})",
-    Kind.TASK: '--task "{}"',
-    Kind.METRIC: "",
-}
 #: Stands for a part that an example has to name.
 _EXAMPLES = {Kind.SCORER: "snapkv", Kind.SELECTOR: "topk", Kind.MERGER: "ewmeans", Kind.SPACE: "pre", None: "1"}
 
@@ -134,7 +133,8 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
     if spec.kind not in STAGE_KINDS:
         return None
     try:
-        needs = cast(Stage, build_stage(spec.name, registry)).needs
+        stages = parse(spec.name, registry).stages
+        needs = reduce(or_, (cast("Stage", each.stage).needs for each in stages))
     except SpecError:
         return None  # a generic form has required options, so it needs nothing by itself
     except RunError as error:
@@ -142,7 +142,7 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
     return needs_lines(needs)
 
 
-def needs_lines(needs: Needs) -> tuple[str, ...]:
+def needs_lines(needs: "Needs") -> tuple[str, ...]:
     """What has to be observed, one phrase each."""
     lines = [f"the last {needs.queries} queries"] if needs.queries else []
     for distance in sorted(needs.column_sums):

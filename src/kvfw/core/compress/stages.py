@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
-from kvfw.core.compress.merging import Merging
+from kvfw.core.compress.merging import Merging, check_mass
 from kvfw.core.contracts.blame import blamed, needs_of
 from kvfw.core.contracts.parts import Merger, Scorer, Selector, Space
 from kvfw.core.parts.part import PartOption, StageForm
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.rope import Rope, rotate, unrotate
-from kvfw.core.state.slots import chosen_slots, empty_like, take
+from kvfw.core.state.slots import chosen_slots, take
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
 
@@ -31,10 +31,12 @@ class Outcome:
         kept: slots of the prompt to keep exactly.
         merged: new slots; or slots yet to be merged into new ones, which is then done for several layers at once; or
             None.
+        merged_from: slots that the new ones stand for, none of them kept; all that are left by default.
     """
 
     kept: Bool[Tensor, "B Hkv N"]
     merged: KVState | Merging | None = None
+    merged_from: Bool[Tensor, "B Hkv N"] | None = None
 
 
 @runtime_checkable
@@ -42,6 +44,7 @@ class Stage(Protocol):
     """A stage form, as the compressor sees it."""
 
     consumes_rest: ClassVar[bool]
+    loses_mass: ClassVar[bool]
 
     @property
     def moves_positions(self) -> bool:
@@ -60,7 +63,11 @@ class Stage(Protocol):
         budget: Int64[Tensor, "B Hkv"],
         eligible: Bool[Tensor, "B Hkv N"],
     ) -> Outcome:
-        """Turns the eligible slots into exactly ``budget`` per head (less than are eligible in every head, or 0)."""
+        """Turns the eligible slots into exactly ``budget`` per head (less than are eligible in every head, or 0).
+
+        Slots kept and slots merged count alike. ``obs`` shows what the stage needs and no more; ``score_of`` is its
+        :meth:`kvfw.core.state.observation.Observation.score`.
+        """
         ...
 
     def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
@@ -117,8 +124,9 @@ class Merge(StageForm):
     """Merges all that is left: ``merge(merger=...,space=post,weight=snapkv,bias=none)``.
 
     Slots that come out of the merger as they went in keep their stored key, value and position bit for bit, so a
-    cluster of one token costs no precision. With ``bias=log`` every slot's attention logit gets ``log mass``: merging
-    slots equal in key and value is then exact.
+    cluster of one token costs no precision; their bias stays, too. With ``bias=log`` a new slot's attention logit gets
+    ``log mass``: merging tokens equal in key and value is then exact. With ``bias=none`` it gets the bias that its
+    merger gives it: a slot merged from slots of equal bias has that bias.
     """
 
     consumes_rest: ClassVar[bool] = True
@@ -148,10 +156,7 @@ class Merge(StageForm):
         eligible: Bool[Tensor, "B Hkv N"],
     ) -> Outcome:
         """See :class:`Stage`."""
-        kept = torch.zeros_like(eligible)
         tokens = take(obs.state, eligible)
-        if tokens.width == 0:
-            return Outcome(kept=kept, merged=empty_like(obs.state))
         weights = take_scores(score_of(self.weight), eligible, tokens.width).masked_fill(~tokens.valid, 0.0)
         if bool(((weights < 0) | ~weights.isfinite()).any()):
             raise RunError(
@@ -159,7 +164,7 @@ class Merge(StageForm):
                 "where scores weight a merge they must be finite and 0 or more"
             )
         merging = Merging(tokens, weights, budget, self.merger, self.space, obs.rope, self.bias == "log", obs.layer)
-        return Outcome(kept=kept, merged=merging)
+        return Outcome(kept=torch.zeros_like(eligible), merged=merging)
 
     def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
         """See :class:`Stage`."""
@@ -172,18 +177,55 @@ def check_kept(kept: object, eligible: Bool[Tensor, "B Hkv N"], budget: Int64[Te
     Raises:
         RunError: naming ``who``.
     """
+    counts = _mask(kept, eligible, who, "kept").sum(-1)
+    if not torch.equal(counts, budget):
+        raise RunError(f"{who} kept {counts.tolist()} tokens where {budget.tolist()} were asked for")
+
+
+def check_outcome(
+    outcome: object,
+    stage: Stage,
+    obs: Observation,
+    budget: Int64[Tensor, "B Hkv"],
+    eligible: Bool[Tensor, "B Hkv N"],
+) -> Outcome:
+    """A stage's outcome, with ``merged_from`` filled in.
+
+    Raises:
+        RunError: it uses other slots than it may, another number of slots than its budget, or loses or invents tokens.
+    """
+    who = f"stage {type(stage).__name__}"
+    if not isinstance(outcome, Outcome) or not isinstance(outcome.merged, KVState | Merging | None):
+        said = type(outcome.merged if isinstance(outcome, Outcome) else outcome).__name__
+        raise RunError(f"{who} returned {said}; an Outcome is expected, whose new slots are a KVState or None")
+    kept, merged = _mask(outcome.kept, eligible, who, "kept"), outcome.merged
+    if merged is None:
+        check_kept(kept, eligible, budget, who)
+        return outcome
+    made = merged.budget if isinstance(merged, Merging) else merged.valid.sum(-1)
+    if made.shape != budget.shape or not torch.equal(kept.sum(-1) + made, budget):
+        raise RunError(
+            f"{who} kept {kept.sum(-1).tolist()} tokens and made {made.tolist()} new slots in layer {obs.layer} where "
+            f"its budget was {budget.tolist()}; both count"
+        )
+    left = eligible & ~kept
+    source = left if outcome.merged_from is None else _mask(outcome.merged_from, left, who, "merged")
+    new = merged.tokens if isinstance(merged, Merging) else merged
+    check_mass(new.mass.sum(-1), (obs.state.mass * source).sum(-1), stage.loses_mass, who, obs.layer)
+    return replace(outcome, merged_from=source)
+
+
+def _mask(kept: object, eligible: Bool[Tensor, "B Hkv N"], who: str, did: str) -> Bool[Tensor, "B Hkv N"]:
     if not isinstance(kept, Tensor):
-        raise RunError(f"{who} returned {type(kept).__name__} where a mask of the slots to keep is expected")
+        raise RunError(f"{who} returned {type(kept).__name__} where a mask of the slots it {did} is expected")
     if kept.shape != eligible.shape or kept.dtype != torch.bool:
         raise RunError(
             f"{who} returned {kept.dtype} of shape {tuple(kept.shape)}; a bool mask of shape "
             f"{tuple(eligible.shape)} is expected"
         )
     if bool((kept & ~eligible).any()):
-        raise RunError(f"{who} kept tokens that are protected or already taken")
-    counts = kept.sum(-1)
-    if not torch.equal(counts, budget):
-        raise RunError(f"{who} kept {counts.tolist()} tokens where {budget.tolist()} were asked for")
+        raise RunError(f"{who} {did} tokens that are protected or already taken")
+    return kept
 
 
 def take_scores(

@@ -1,6 +1,7 @@
 """The contracts of parts. Any object with these methods is one; inheriting from :class:`kvfw.Part` gives options."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
@@ -44,13 +45,15 @@ class Merger(Protocol):
     """Turns many slots into few."""
 
     rows_apart: ClassVar[bool]
+    loses_mass: ClassVar[bool]
     """See :class:`kvfw.core.parts.part.Part`."""
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
-        """At most N slots into exactly ``budget`` per head, ordered by position, masses added up.
+        """At most N slots into exactly ``budget`` per head, ordered by position, masses added up to 1 part in 10 000.
 
         ``budget`` is less than the number of valid slots of a head, or 0 where the head has none. ``state`` has
-        keys and values in float32; ``weights`` are not negative, 0 for empty slots.
+        keys and values in float32; ``weights`` are not negative, 0 for empty slots. Slots of equal bias become slots of
+        that bias.
         """
         ...
 
@@ -71,15 +74,31 @@ class Space(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class LayerView:
+    """A compressed layer, as an allocator sees it.
+
+    Args:
+        index: of the layer in the model; layers with a sliding window leave gaps.
+        kv_heads: number of its KV heads.
+        middle: the most slots that each row can use in one head.
+    """
+
+    index: int
+    kv_heads: int
+    middle: Int64[Tensor, " B"]
+
+
 @runtime_checkable
 class Allocator(Protocol):
     """Divides a total budget over layers and heads."""
 
-    def allocate(self, total: Int64[Tensor, " B"], kv_heads: Sequence[int]) -> Sequence[Int64[Tensor, "B Hkv"]]:
-        """Slots for the middle of every row, per compressed layer and KV head.
+    def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> Sequence[Int64[Tensor, "B Hkv"]]:
+        """Slots for the middle of every row, per compressed layer and KV head: 0 to ``middle``, in sum ``total``.
 
         Args:
-            total: slots of each row over all layers and heads, ``middle slots x sum(kv_heads)``.
-            kv_heads: number of KV heads of each compressed layer, in order.
+            total: slots of each row over all layers and heads. A short row has a total of its own, of at most
+                ``middle`` for every head, so it can always be met.
+            layers: the compressed layers, in order.
         """
         ...

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from kvfw.core.ops import compiled
+from kvfw.core.ops import cluster_loops, compiled
 
 
 def counts(assignment: Int64[Tensor, " N"], clusters: int) -> Int64[Tensor, " K"]:
@@ -25,7 +25,7 @@ def cluster_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], 
     if not compiled.serves(values):
         return _segment_sums(values, assignment, clusters)
     sums = values.new_zeros(clusters, values.shape[1])
-    compiled.add_by_cluster(values.contiguous().numpy(), assignment.contiguous().numpy(), sums.numpy())
+    cluster_loops.add_by_cluster(values.contiguous().numpy(), assignment.contiguous().numpy(), sums.numpy())
     return sums
 
 
@@ -51,7 +51,7 @@ def weighted_means(
     if not compiled.serves(values, weights):
         return _weighted_means(values, weights, assignment, clusters, limit)
     means = values.new_zeros(clusters, values.shape[1])
-    compiled.means_by_cluster(
+    cluster_loops.means_by_cluster(
         values.contiguous().numpy(), weights.contiguous().numpy(), assignment.contiguous().numpy(), means.numpy(), limit
     )
     return means

@@ -20,6 +20,7 @@ class HeadTokens:
         keys, values: float32, the keys as the space of the merge has them.
         positions, mass: as in :class:`kvfw.KVState`.
         weights: how much each counts; not negative.
+        bias: what attention adds to each slot's logit.
     """
 
     keys: Float32[Tensor, "*G n Dk"]
@@ -27,10 +28,11 @@ class HeadTokens:
     positions: Float32[Tensor, "*G n"]
     mass: Float32[Tensor, "*G n"]
     weights: Float32[Tensor, "*G n"]
+    bias: Float32[Tensor, "*G n"]
 
     def head(self, index: int) -> "HeadTokens":
         """One of several heads."""
-        parts = (self.keys, self.values, self.positions, self.mass, self.weights)
+        parts = (self.keys, self.values, self.positions, self.mass, self.weights, self.bias)
         return HeadTokens(*(part[index] for part in parts))
 
 
@@ -46,8 +48,8 @@ def merge_clusters(
     """Every cluster's weighted mean as one slot, laid out as a merger has to return it (:class:`kvfw.Merger`).
 
     Keys, values and positions are ``sum(a x) / sum(a)``, or the plain mean where all weights ``a`` are 0; masses add
-    up; biases are 0. A cluster of one token is that token bit for bit. No head affects another; ``clusters_of`` is not
-    called for a head with a budget of 0.
+    up; ``exp(bias)`` is averaged as values are. A cluster of one token is that token bit for bit. No head affects
+    another; ``clusters_of`` is not called for a head with a budget of 0.
 
     Args:
         state, weights, budget: as a merger gets them.
@@ -143,6 +145,7 @@ def _tokens(
         gathered(state.positions),
         gathered(state.mass),
         torch.stack(raised),
+        gathered(state.bias),
     )
 
 
@@ -170,6 +173,17 @@ def _fill(
         (merged.values, weighted_means(tokens.values.flatten(0, 1), a, which, total)),
         (merged.positions, means),
         (merged.mass, cluster_sums(tokens.mass.flatten()[:, None], which, total)[:, 0]),
-        (merged.bias, torch.zeros_like(means)),
+        (merged.bias, _mean_bias(tokens, a, which, total)),
     ):
         target[row, head, slots] = found[order].view(heads, count, *found.shape[1:]).to(target.dtype)
+
+
+def _mean_bias(
+    tokens: HeadTokens, a: Float32[Tensor, " Gn"], which: Int64[Tensor, " Gn"], total: int
+) -> Float32[Tensor, " K"]:
+    """Logarithm of each cluster's mean of ``exp(bias)``: 0 where no slot has a bias, theirs where all have the same."""
+    bias = tokens.bias.flatten()
+    top = bias.new_full((total,), -torch.inf).scatter_reduce(0, which, bias, "amax")
+    if not bool(bias.any()):
+        return top
+    return top + weighted_means((bias - top[which]).exp()[:, None], a, which, total)[:, 0].log()

@@ -22,6 +22,8 @@ class Part(BaseModel):
     rows_apart: ClassVar[bool] = False
     """Of a merger or a space: whether a row comes out bit for bit the same whatever rows are beside it. One that
     promises it is given the rows of several layers at once, which takes less time."""
+    loses_mass: ClassVar[bool] = False
+    """Of a merger or a stage: whether its new slots may stand for fewer tokens than went in, because it drops some."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class StageForm(Part):
 
 
 class Method(Part):
-    """A named recipe of a stage. ``recipe`` is composition text in which ``$option`` stands for an option.
+    """A named recipe: composition text in which ``$option`` stands for an option, built, not for its text.
 
-    A method is data: the registry substitutes the options and builds the stage the text describes.
+    The text may be a sum, such as ``snapkv(window=$window):0.8+ewmeans_pre:0.2``: shares of the method's own budget.
     """
 
     recipe: ClassVar[str]
@@ -55,7 +57,7 @@ class Method(Part):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if not isinstance(getattr(cls, "recipe", None), str):
-            raise TypeError(f"method {cls.__name__} needs a class variable `recipe` with the stage it stands for")
+            raise TypeError(f"method {cls.__name__} needs a class variable `recipe` with the stages it stands for")
 
 
 def part_option(info: FieldInfo) -> PartOption | None:
@@ -77,5 +79,7 @@ def value_text(value: object) -> str:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(value_text, value))}]"
     # 10 and 10.0 are one value of a float option, however its default is written.
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)

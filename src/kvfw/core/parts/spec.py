@@ -27,6 +27,15 @@ class Kind(StrEnum):
 
 #: Kinds whose names may stand as a stage of a composition. They share one namespace.
 STAGE_KINDS = (Kind.STAGE, Kind.METHOD, Kind.SCORER)
+#: How a part is written that is no stage by itself.
+WRITTEN: Final = {
+    Kind.SELECTOR: "select(scorer=...,selector={})",
+    Kind.MERGER: "merge(merger={})",
+    Kind.SPACE: "merge(merger=...,space={})",
+    Kind.TASK: '--task "{}"',
+    Kind.METRIC: "every run measures it",
+    Kind.MODEL: "--model {}",
+}
 #: The composition text of the uncompressed baseline: no part may be called so.
 BASELINE: Final = "full"
 

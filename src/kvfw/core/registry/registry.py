@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from kvfw.core.parts.spec import STAGE_KINDS, Kind, PartSpec
+from kvfw.core.parts.spec import STAGE_KINDS, WRITTEN, Kind, PartSpec
 from kvfw.core.registry.hooks import GROUP
 from kvfw.core.registry.plugins import VARIABLE, Plugin, load_plugins, own_plugin
 from kvfw.errors import RequestError, UnknownNameError
@@ -57,7 +57,8 @@ class Registry:
         self._refuse_contested((namespace(kind), name))
         spec = self.specs.get((namespace(kind), name))
         if spec is None or spec.kind is not kind:
-            raise UnknownNameError(unknown(kind.value, name, [spec.name for spec in self.of_kind(kind)]))
+            known = [spec.name for spec in self.of_kind(kind)]
+            raise UnknownNameError(unknown(kind.value, name, known, self._elsewhere(name)))
         return spec
 
     def stage(self, name: str) -> PartSpec:
@@ -69,8 +70,14 @@ class Registry:
         self._refuse_contested(("stage", name))
         spec = self.specs.get(("stage", name))
         if spec is None:
-            raise UnknownNameError(unknown("method", name, [n for space, n in self.specs if space == "stage"]))
+            known = [n for space, n in self.specs if space == "stage"]
+            raise UnknownNameError(unknown("method", name, known, self._elsewhere(name)))
         return spec
+
+    def _elsewhere(self, name: str) -> str:
+        """A sentence for every part of another kind that has the name: what it is and how it is written."""
+        kinds = [spec.kind for spec in self.specs.values() if spec.name == name]
+        return "".join(f" {name} is a {kind}: {WRITTEN.get(kind, 'a stage by itself').format(name)}." for kind in kinds)
 
     def claimed(self, kind: Kind, name: str) -> bool:
         """Whether :meth:`get` has anything to say about the name but that it is unknown."""
@@ -104,12 +111,12 @@ class Registry:
         return f"{spec.kind} of plugin {spec.provider!r}" + (f" ({origin})" if origin else "")
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Message for a name that does not exist: the closest ones, then all."""
+def unknown(what: str, name: str, known: Iterable[str], elsewhere: str = "") -> str:
+    """Message for a name that does not exist: the closest ones, where else it exists, then all."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    return f"unknown {what} {name!r}.{hint} Known: {', '.join(names) or 'none'}"
+    return f"unknown {what} {name!r}.{hint}{elsewhere} Known: {', '.join(names) or 'none'}"
 
 
 def register(specs: Iterable[PartSpec]) -> Registry:

@@ -1,7 +1,8 @@
 """What a scorer may look at, and what it must ask for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float32
@@ -39,9 +40,19 @@ class Needs:
         )
 
 
+@runtime_checkable
+class Scoring(Protocol):
+    """What :meth:`Observation.score` asks of a scorer; see :class:`kvfw.core.contracts.parts.Scorer`."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def score(self, obs: Any) -> Float[Tensor, "B Hkv N"]: ...
+
+
 @dataclass(frozen=True)
 class Observation:
-    """All that a scorer may look at for one layer at one compression event.
+    """All that a scorer or a stage may look at for one layer at one compression event.
 
     Args:
         state: the whole prompt's cache of this layer.
@@ -58,6 +69,8 @@ class Observation:
             mean over the query heads of each KV head.
         lexical: 1 for tokens whose text looks rare (see :mod:`kvfw.core.state.lexical`), else 0, where asked for.
         output_projection: weight of the layer's output projection, where asked for.
+        narrowed_to: what the part that sees it asked for; None where it was not narrowed.
+        score_of: answers :meth:`score` within a compression: checks scores, and asks every scorer once.
     """
 
     state: KVState
@@ -72,6 +85,23 @@ class Observation:
     output_projection: Float[Tensor, "out in"] | None = None
     softcap: float | None = None
     sink_logits: Float[Tensor, " H"] | None = None
+    narrowed_to: Needs | None = None
+    score_of: Callable[[Any], Float[Tensor, "B Hkv N"]] | None = field(default=None, repr=False, compare=False)
+
+    def score(self, inner: Scoring) -> Float[Tensor, "B Hkv N"]:
+        """Scores of a scorer that a part holds; it sees only what it asks for itself.
+
+        Within a compression it is asked once, however many parts hold it, and its scores are checked as every scorer's.
+
+        Raises:
+            RunError: the needs of the part that asks do not cover those of ``inner``.
+        """
+        if self.narrowed_to is not None and self.narrowed_to | inner.needs != self.narrowed_to:
+            raise RunError(
+                f"a part asked for the scores of {type(inner).__name__} without declaring what that scorer needs; add "
+                "the inner scorer's `needs` to its own with |"
+            )
+        return inner.score(self.narrowed(inner.needs)) if self.score_of is None else self.score_of(inner)
 
     def narrowed(self, needs: Needs) -> "Observation":
         """The same observation without anything that was not asked for.
@@ -92,6 +122,7 @@ class Observation:
             column_sums={n: sums for n, sums in self.column_sums.items() if n in needs.column_sums},
             lexical=self.lexical if needs.lexical else None,
             output_projection=self.output_projection if needs.projection else None,
+            narrowed_to=needs,
         )
 
     def window(self) -> tuple[Float[Tensor, "B H w Dk"], Float32[Tensor, "B w"]]:

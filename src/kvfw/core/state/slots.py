@@ -68,13 +68,7 @@ def join(first: KVState, second: KVState) -> KVState:
 
     Slots alike in both keep their order, those of ``first`` before those of ``second``.
     """
-    both = KVState(
-        keys=torch.cat((first.keys, second.keys), dim=2),
-        values=torch.cat((first.values, second.values), dim=2),
-        positions=torch.cat((first.positions, second.positions), dim=2),
-        mass=torch.cat((first.mass, second.mass), dim=2),
-        bias=torch.cat((first.bias, second.bias), dim=2),
-    )
+    both = append(first, second)
     # Empty slots have position -1 and so come out on the left.
     exact_first = (both.mass != 1).to(torch.uint8).argsort(dim=-1, stable=True)
     by_position = both.positions.gather(-1, exact_first).argsort(dim=-1, stable=True)
@@ -92,13 +86,7 @@ def empty_like(state: KVState) -> KVState:
 
 def append(state: KVState, new: KVState) -> KVState:
     """New tokens after the slots of a state, as attention sees them."""
-    return KVState(
-        keys=torch.cat((state.keys, new.keys), dim=2),
-        values=torch.cat((state.values, new.values), dim=2),
-        positions=torch.cat((state.positions, new.positions), dim=2),
-        mass=torch.cat((state.mass, new.mass), dim=2),
-        bias=torch.cat((state.bias, new.bias), dim=2),
-    )
+    return _joined((state, new), 2)
 
 
 def stack(states: Sequence[KVState]) -> KVState:
@@ -106,14 +94,11 @@ def stack(states: Sequence[KVState]) -> KVState:
     if len(states) == 1:
         return states[0]
     width = max(state.width for state in states)
-    wide = [_widened(state, width) for state in states]
-    return KVState(
-        keys=torch.cat([state.keys for state in wide]),
-        values=torch.cat([state.values for state in wide]),
-        positions=torch.cat([state.positions for state in wide]),
-        mass=torch.cat([state.mass for state in wide]),
-        bias=torch.cat([state.bias for state in wide]),
-    )
+    return _joined([_widened(state, width) for state in states], 0)
+
+
+def _joined(states: Sequence[KVState], dim: int) -> KVState:
+    return KVState(*(torch.cat(parts, dim) for parts in zip(*(state.parts for state in states), strict=True)))
 
 
 def _widened(state: KVState, width: int) -> KVState:

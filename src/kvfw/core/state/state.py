@@ -36,6 +36,11 @@ class KVState:
         return self.mass > 0
 
     @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Keys, values, positions, masses and biases."""
+        return self.keys, self.values, self.positions, self.mass, self.bias
+
+    @property
     def width(self) -> int:
         """N: slots per head, empty ones included."""
         return self.keys.shape[2]

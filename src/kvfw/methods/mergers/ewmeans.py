@@ -6,8 +6,6 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from kvfw.core.ops.clusters import HeadTokens, merge_heads
-from kvfw.core.ops.kmeans import clusters_of_heads
 from kvfw.core.parts.part import Part
 from kvfw.core.state.state import KVState
 
@@ -38,7 +36,11 @@ class EWMeans(Part):
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """See :class:`kvfw.core.contracts.parts.Merger`."""
-        return merge_heads(state, weights, budget, self._clusters, floor=WEIGHT_FLOOR)
+        # Imported here, since they bring numba, which nobody who only asks about the part should wait for.
+        from kvfw.core.ops.clusters import HeadTokens, merge_heads
+        from kvfw.core.ops.kmeans import clusters_of_heads
 
-    def _clusters(self, tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
-        return clusters_of_heads(tokens.keys, tokens.weights, count, self.iters, self.block)
+        def clusters(tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
+            return clusters_of_heads(tokens.keys, tokens.weights, count, self.iters, self.block)
+
+        return merge_heads(state, weights, budget, clusters, floor=WEIGHT_FLOOR)

@@ -37,4 +37,4 @@ class Pinned(Part):
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Raised attention."""
         rare = obs.rarity()[:, None]
-        return (1 + self.strength * rare) * self.attention.score(obs.narrowed(self.attention.needs))
+        return (1 + self.strength * rare) * obs.score(self.attention)

@@ -95,13 +95,13 @@ class CompressedCache(Cache):
             UnsupportedError: a forward was interrupted between two layers, or layers of several caches were joined.
         """
         ours = self.compressed_layers()
-        seen = [layer.get_seq_length() for layer in self.layers]
-        rows = {len(layer.keys) if layer.keys is not None else 0 for layer in self.layers}
-        alike = {(layer.compressed, layer.captured.compressed_at, layer.storage.unplaced > 0) for layer in ours}
-        if len({*seen}) == len(rows) == len(alike) == 1 and not ours[0].storage.unplaced:
+        held = {(layer.get_seq_length(), 0 if layer.keys is None else len(layer.keys)) for layer in self.layers}
+        done = {(layer.captured.compressed, layer.captured.compressed_at, layer.storage.unplaced) for layer in ours}
+        if len(held) == len(done) == 1 and not ours[0].storage.unplaced:
             return
+        seen = ", ".join(str(layer.get_seq_length()) for layer in self.layers)
         raise UnsupportedError(
-            f"the layers of this cache do not hold the same tokens (seen, by layer: {', '.join(map(str, seen))}): a "
+            f"the layers of this cache do not hold the same tokens (seen, by layer: {seen}): a "
             "forward was interrupted between them, or they come from several caches. Go on with a copy made before "
             "(cache.copy()) or a saved one, or call cache.reset() and run the prompt again"
         )

@@ -54,6 +54,12 @@ class Captured:
             ids = None if ids is None or self.seen_ids is None else torch.cat((self.seen_ids, ids), dim=1)
         return replace(self, seen_at=positions, seen_ids=ids)
 
+    def placed(self, tokens: Tensor, following: Tensor, count: int) -> "Captured":
+        """After ``count`` more tokens. At every step of every layer, so fields are copied at once, not one by one."""
+        after = object.__new__(Captured)
+        after.__dict__.update(self.__dict__, tokens=tokens, next=following, seen=self.seen + count)
+        return after
+
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> "Captured":
         """The same with rows selected, reordered or repeated."""
         changed: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -151,7 +150,7 @@ class CompressedLayer(CacheLayerMixin):
         before, count = self.captured, positions.shape[1]
         self.storage.place(positions, real)
         tokens = before.tokens + (count if real is None else real.sum(1))
-        self.captured = replace(before, tokens=tokens, next=positions[:, -1] + 1, seen=before.seen + count)
+        self.captured = before.placed(tokens, positions[:, -1] + 1, count)
 
     def get_seq_length(self) -> int:
         """Tokens seen."""

@@ -11,9 +11,6 @@ from torch import Tensor
 from kvfw.core.state.state import KVState, exact_state
 from kvfw.errors import UnsupportedError
 
-#: What a slot has beside its key and value.
-PLACED = ("positions", "mass", "bias")
-
 
 class Storage(Protocol):
     """The slots of one layer. Tensors handed out are never changed in place, so copies may share them."""
@@ -84,10 +81,17 @@ class PaddedStorage:
         assert self.keys is not None
         assert self.values is not None
         real_tokens = torch.ones_like(positions, dtype=torch.bool) if real is None else real
-        new = exact_state(self.keys[:, :, -count:], self.values[:, :, -count:], positions, real_tokens)
-        parts = [[getattr(state, name) for state in (self._state, new) if state is not None] for name in PLACED]
-        joined = (each[0] if self._state is None else torch.cat(each, dim=2) for each in parts)
-        self._state = KVState(self.keys, self.values, *joined)
+        new, old = (
+            exact_state(self.keys[:, :, -count:], self.values[:, :, -count:], positions, real_tokens),
+            self._state,
+        )
+        self._state = KVState(
+            keys=self.keys,
+            values=self.values,
+            positions=new.positions if old is None else torch.cat((old.positions, new.positions), dim=2),
+            mass=new.mass if old is None else torch.cat((old.mass, new.mass), dim=2),
+            bias=new.bias if old is None else torch.cat((old.bias, new.bias), dim=2),
+        )
         if real is not None and self.plain:
             self.plain = bool(real.all())
 

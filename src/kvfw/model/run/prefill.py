@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from kvfw.core.compress.allocation import EvenSplit
+from kvfw.core.compress.allocation import EvenSplit, allocated
 from kvfw.core.compress.compressor import Compressor, LayerWork, Scores
 from kvfw.core.contracts.parts import Allocator
 from kvfw.core.state.lexical import Vocabulary
@@ -69,14 +69,15 @@ class Prefill:
 
         Raises:
             BudgetError: the prompt is too short for the compressor's amount.
+            RunError: a part or the allocator broke its contract.
         """
-        each = compressor.middle_slots(torch.tensor([self.tokens]))
-        heads = [obs.state.keys.shape[1] for obs in self.observations.values()]
-        budgets = (allocator or EvenSplit()).allocate(each * sum(heads), heads)
-
+        tokens = torch.tensor([self.tokens])
+        heads = {index: obs.state.keys.shape[1] for index, obs in self.observations.items()}
+        each, middle = compressor.middle_slots(tokens), compressor.middle(tokens)
+        budgets = allocated(allocator or EvenSplit(), each, middle, heads)
         work = [
-            LayerWork(obs, budget.to(obs.state.keys.device), self._scores[index])
-            for (index, obs), budget in zip(self.observations.items(), budgets, strict=True)
+            LayerWork(obs, budgets[index].to(obs.state.keys.device), self._scores[index])
+            for index, obs in self.observations.items()
         ]
         groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]
         states = chain.from_iterable(map_layers(compressor.compress_layers, groups, self.logits.device))

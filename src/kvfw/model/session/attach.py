@@ -13,7 +13,6 @@ from kvfw.core.compose.composition import Composition, parse
 from kvfw.core.compress.allocation import EvenSplit
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.contracts.parts import Allocator
-from kvfw.core.registry.registry import Registry
 from kvfw.core.state.lexical import Vocabulary
 from kvfw.core.state.observation import Needs
 from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
@@ -41,7 +40,6 @@ def attach(
     cache: CompressedCache | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     allocator: Allocator | None = None,
-    registry: Registry | None = None,
 ) -> Iterator[CompressedCache]:
     """Compresses the prompt's KV cache inside the block; everything is restored on exit, also after an exception.
 
@@ -61,7 +59,8 @@ def attach(
 
     Args:
         model: a decoder-only Hugging Face model.
-        composition: text or parsed composition. May be left out with ``cache``: then nothing is compressed any more.
+        composition: text (its names are looked up among the installed parts), or what :func:`kvfw.parse` made of one.
+            May be left out with ``cache``: then nothing is compressed any more.
         ratio, slots, keep: exactly one: times smaller the middle becomes; slots per KV head in all, sinks and recent
             included; fraction of the middle kept.
         sinks, recent: first and last tokens that are always kept; of all tokens so far, where it is compressed again.
@@ -77,7 +76,6 @@ def attach(
             empty one for a new prompt. ``ratio`` and ``keep`` then count from the tokens it has seen.
         tokenizer: needed by lexical scorers only.
         allocator: divides the budget over layers and heads; uniform by default.
-        registry: where part names are looked up; the installed parts by default.
 
     Yields:
         The cache to pass to ``generate`` or to the model's forward.
@@ -98,7 +96,6 @@ def attach(
         compress_every=compress_every,
         tokenizer=tokenizer,
         allocator=allocator,
-        registry=registry,
     )
     used = new_cache(model)
     if cache is not None:
@@ -125,7 +122,6 @@ def _plan(
     recent: int,
     tokenizer: PreTrainedTokenizerBase | None,
     allocator: Allocator | None,
-    registry: Registry | None,
     **later: Any,
 ) -> SessionPlan:
     """What a block is to do.
@@ -134,15 +130,14 @@ def _plan(
         SpecError, BudgetError, OptionError, UnsupportedError: a request that is wrong in itself.
     """
     check_counts(sinks, recent)
-    _check_options(later["recompress"], tokenizer, allocator, registry)
+    _check_options(later["recompress"], tokenizer, allocator)
     if composition is None:
-        asked = {**amounts, **later}
-        if named := [f"{name}=" for name, value in asked.items() if value is not None and value is not False]:
+        said = {**amounts, **later}
+        if named := [f"{name}=" for name, value in said.items() if value is not None and value is not False]:
             raise BudgetError(f"without a composition nothing is compressed; leave out {', '.join(named)}, or say one")
         return SessionPlan(needs=Needs(), sinks=sinks, recent=recent)
-    bound = compressor(
-        parse(str(composition), registry), amount(**amounts), sinks=sinks, recent=recent, registry=registry
-    )
+    asked = composition if isinstance(composition, Composition) else parse(str(composition))
+    bound = compressor(asked, amount(**amounts), sinks=sinks, recent=recent)
     return SessionPlan(
         needs=bound.needs,
         sinks=sinks,
@@ -154,7 +149,7 @@ def _plan(
     )
 
 
-def _check_options(recompress: object, tokenizer: object, allocator: object, registry: object) -> None:
+def _check_options(recompress: object, tokenizer: object, allocator: object) -> None:
     """Refuses values of a wrong kind, which would fail late or mean something else.
 
     Raises:
@@ -166,10 +161,8 @@ def _check_options(recompress: object, tokenizer: object, allocator: object, reg
         raise OptionError(f"tokenizer is {tokenizer!r}; it is the model's tokenizer, as load_model(...).tokenizer")
     if allocator is not None and (isinstance(allocator, type) or not isinstance(allocator, Allocator)):
         raise OptionError(
-            f"allocator is {allocator!r}; it is an object with a method allocate(total, kv_heads), or None for uniform"
+            f"allocator is {allocator!r}; it is an object with a method allocate(total, layers), or None for uniform"
         )
-    if registry is not None and not isinstance(registry, Registry):
-        raise OptionError(f"registry is {registry!r}; it is a kvfw registry of parts, or None for the installed parts")
 
 
 def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:

@@ -1,7 +1,9 @@
 """How many slots each layer and head gets. Compressor and allocator are asked once per event, for all layers."""
 
+import torch
 from torch import Tensor
 
+from kvfw.core.compress.allocation import allocated
 from kvfw.model.inspect.layers import Layer
 from kvfw.model.session.plan import SessionPlan
 
@@ -16,9 +18,12 @@ def budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor, *, stan
 
     Raises:
         BudgetError: a prompt without room for its amount.
+        RunError: the allocator failed, or broke its contract.
     """
-    assert plan.compressor is not None
-    each = plan.compressor.standing_slots(tokens) if standing else plan.compressor.middle_slots(tokens)
-    heads = [part.kv_heads for part in parts]
-    divided = plan.allocator.allocate(each * sum(heads), heads)
-    return {part.index: budget for part, budget in zip(parts, divided, strict=True)}
+    by = plan.compressor
+    assert by is not None
+    each, middle = by.standing_slots(tokens) if standing else by.middle_slots(tokens), by.middle(tokens)
+    if standing:
+        # At the end of a stretch the middle has what it was brought down to, and what was decoded since.
+        middle = torch.maximum(middle, each + (plan.compress_every or 0))
+    return allocated(plan.allocator, each, middle, {part.index: part.kv_heads for part in parts})

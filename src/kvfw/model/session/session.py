@@ -63,8 +63,9 @@ class Session:
         #: Whether anything was compressed, in the cache or in a copy.
         self.has_compressed = False
         self._first = self.anatomy.compressible[0].index
+        self._config = text_config(model)
         self._base = own_implementation(model)
-        self._switch = table_switch(text_config(model))
+        self._switch = table_switch(self._config)
         self._block = OpenBlock()
         #: The cache of the last forward: the session's own or a copy.
         self._current = cache
@@ -133,9 +134,11 @@ class Session:
             recall.check_generate(cache, given)
 
     @uncompiled
-    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         """Looks at a forward into our cache, or into a copy, before it runs."""
-        if kwargs is None:  # A forward of another thread, while torch registers this or takes it away.
+        if kwargs is None:
+            # Torch notes a hook and that it takes keywords in two steps. Another thread's forward came in between, as
+            # this block opened or closed: it is none of ours.
             return
         cache = cache_in(kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
@@ -146,7 +149,7 @@ class Session:
             return
         if not self._is_ours(cache):
             return
-        now = text_config(self.model)._attn_implementation
+        now = self._config._attn_implementation
         if not str(now).startswith("kvfw"):
             raise UnsupportedError(
                 f"the attention implementation was changed to {now!r} inside the block, so kvfw no longer sees "

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from kvfw.analysis.results import Results, summarise
-from kvfw.analysis.samples import samples_markdown
 from kvfw.core.contracts.records import FULL, RowKey, TrialRecord
 from kvfw.core.registry.registry import Registry, default_registry
+from kvfw.report.markdown import samples_markdown
 from kvfw.runner.execute.derive import with_derived
 from kvfw.runner.execute.provenance import changed_versions, facts
 from kvfw.runner.plan.config import EvalConfig
@@ -177,7 +177,7 @@ def _write(plan: EvalPlan, folder: RunFolder) -> tuple[Results, tuple[TrialRecor
     references = None if plan.references is None else [row for row in plan.references if row in present]
     results = summarise(records, plan.settings, plan.infos, order=order, references=references)
     folder.write_text("results.json", results.to_json())
-    folder.write_text("samples.md", samples_markdown(records, order=order))
+    folder.write_text("samples.md", samples_markdown(records, results.metrics, order=order))
     return results, records, problems
 
 
@@ -185,8 +185,8 @@ def _write_report(
     folder: RunFolder, results: Results, records: tuple[TrialRecord, ...], problems: tuple[str, ...]
 ) -> None:
     """Writes ``report.html`` and ``figures/`` of a finished run."""
+    from kvfw.analysis.sources import Report, Source
     from kvfw.report.files import report_files
-    from kvfw.report.source import Report, Source
 
     config = folder.config
     source = Source(folder.path.name, config.settings, config.facts, records, results.metrics, problems)

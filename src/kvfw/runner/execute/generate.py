@@ -38,10 +38,11 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         RequestError: something about the request is wrong; nothing was loaded but the tokenizer.
     """
     found = registry if registry is not None else default_registry()
+    compositions = [parse(text, found) for text in config.compose]
     bound = [
-        compressor(parse(text, found), amount, sinks=config.sinks, recent=config.recent, registry=found)
+        compressor(composition, amount, sinks=config.sinks, recent=config.recent)
         for amount in config.amounts()
-        for text in config.compose
+        for composition in compositions
     ]
     opened = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=found)
     device = choose_device(config.device)

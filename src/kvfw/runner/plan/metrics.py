@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from kvfw.core.compose.composition import build_part
+from kvfw.core.compose.build import build_part
 from kvfw.core.contracts.metric import DerivedMetric, Metric
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.plugins import OWN
@@ -58,7 +58,7 @@ def built_metric(spec: PartSpec, registry: Registry) -> Metric | DerivedMetric:
     Raises:
         RequestError: it cannot be imported, needs an option, or is no metric.
     """
-    part = build_part(Kind.METRIC, spec.name, registry)
+    part = build_part(Kind.METRIC, spec.name, registry).value
     if not isinstance(part, Metric | DerivedMetric):
         raise UnsupportedError(f"metric {spec.name!r} has neither `measure` nor `derive`, or no `info`")
     if part.info.name != spec.name:

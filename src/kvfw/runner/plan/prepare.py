@@ -125,7 +125,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     if config.resume and config.out is None:
         raise OptionError("--resume goes on with a run that exists; name its folder with --out")
     amounts = config.amounts()
-    compositions = [parse(text, registry) for text in config.compose if text.strip() != FULL]
+    compositions = tuple(dict.fromkeys(parse(text, registry) for text in config.compose if text.strip() != FULL))
     task, task_text = built_task(config, registry)
     metrics = registered_metrics(registry)
     check_scores(task, metrics, config.task)
@@ -142,13 +142,13 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     rows = tuple(
         Row(
             RowKey(str(composition), str(amount)),
-            compressor(composition, amount, sinks=config.sinks, recent=config.recent, registry=registry),
+            compressor(composition, amount, sinks=config.sinks, recent=config.recent),
         )
         for amount in amounts
-        for composition in dict.fromkeys(compositions)
+        for composition in compositions
     )
     settings = {
-        "compose": [str(composition) for composition in dict.fromkeys(compositions)],
+        "compose": [str(composition) for composition in compositions],
         "amounts": [str(amount) for amount in amounts],
         "task": task_text,
         "scores": [info.model_dump(mode="json") for info in task.scores],

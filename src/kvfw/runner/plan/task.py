@@ -6,12 +6,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from kvfw.core.compose.composition import build_part
-from kvfw.core.compose.syntax import parse_part
+from kvfw.core.compose.build import build_part
 from kvfw.core.contracts.blame import blamed
 from kvfw.core.contracts.metric import DerivedMetric, Metric
 from kvfw.core.contracts.task import Sample, Task, Tokenizer
-from kvfw.core.parts.part import Part, value_text
+from kvfw.core.parts.part import default_text, value_text
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import OptionError, RunError, UnsupportedError
@@ -28,23 +27,25 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
         RequestError: the text is wrong, the task has no such option, an option is given twice with two values, or its
             value is out of range.
     """
-    part = build_part(Kind.TASK, config.task, registry)
+    built = build_part(Kind.TASK, config.task, registry)
+    part = built.value
     given = {name: value for name in SHORTHAND if (value := getattr(config, name)) is not None}
     preset = PRESETS.get(config.preset or "", {})
     options: dict[str, Any] = {name: getattr(part, name) for name in type(part).model_fields}
+    texts = {name: option.text for name, option in built.options.items()}
     for name, value in given.items():
         if name not in options:
-            source = f"preset {config.preset!r} sets {name}" if name in preset else f"{name} is {_text(value)}"
+            source = f"preset {config.preset!r} sets {name}" if name in preset else f"{name} is {value_text(value)}"
             raise OptionError(f"{source}, but task {config.task!r} has no option {name!r}; leave it out")
         written = name in part.model_fields_set
         if written and preset.get(name) == value:
             continue  # what the task's text says wins over a preset
         if written and options[name] != value:
             raise OptionError(
-                f"{name} is given twice: {_text(value)} as a setting and {_text(options[name])} in task "
+                f"{name} is given twice: {value_text(value)} as a setting and {value_text(options[name])} in task "
                 f"{config.task!r}; leave one out"
             )
-        options[name] = value
+        options[name], texts[name] = value, value_text(value)
     try:
         task = type(part)(**options)
     except ValidationError as error:
@@ -53,7 +54,10 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
         raise OptionError(f"{name} is {problem['input']!r}: {problem['msg']} (task {config.task!r})") from None
     if not isinstance(task, Task):
         raise UnsupportedError(f"task {config.task!r} has no `scores`, `check`, `samples` and `score`")
-    return task, _canonical(parse_part(config.task).name, task)
+    fields = type(part).model_fields
+    shown = [f"{name}={texts[name]}" for name, info in fields.items() if texts[name] != default_text(info)]
+    assert built.spec is not None
+    return task, built.spec.name + (f"({','.join(shown)})" if shown else "")
 
 
 def check_scores(task: Task, metrics: Sequence[Metric | DerivedMetric], name: str) -> None:
@@ -116,16 +120,3 @@ def sample_fault(samples: Iterable[Sample]) -> str:
         if not all(type(token) is int and token >= 0 for tokens in ids_of for token in tokens):
             return f"made {of} with tokens that are not whole numbers from 0"
     return "" if first else "made no samples"
-
-
-def _canonical(name: str, task: Part) -> str:
-    """The task with every option that differs from its default."""
-    fields = type(task).model_fields
-    values = {key: getattr(task, key) for key in fields}
-    shown = [f"{key}={_text(value)}" for key, value in values.items() if value != fields[key].default]
-    return name + (f"({','.join(shown)})" if shown else "")
-
-
-def _text(value: object) -> str:
-    """The text of an option's value."""
-    return f"[{','.join(map(_text, value))}]" if isinstance(value, tuple) else value_text(value)

@@ -4,8 +4,8 @@ import inspect
 
 from pydantic import BaseModel, ValidationError
 
-from kvfw.core.compose.composition import part_text
-from kvfw.core.compose.syntax import PartNode, parse_part
+from kvfw.core.compose.build import build_part
+from kvfw.core.compose.syntax import parse_part
 from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.blame import needs_of
 from kvfw.core.contracts.metric import DerivedMetric, Metric
@@ -68,7 +68,7 @@ def extra_refused(subject: Subject) -> Verdict:
     """An option that does not exist, in a text and in Python."""
     name, kind = subject.spec.name, subject.spec.kind
     try:
-        part_text(kind, f"{name}(kvfw_no_such_option=1)", subject.registry)
+        build_part(kind, f"{name}(kvfw_no_such_option=1)", subject.registry)
     except SpecError:
         pass
     else:
@@ -85,35 +85,28 @@ def extra_refused(subject: Subject) -> Verdict:
 def round_trip(subject: Subject) -> Verdict:
     """The canonical text, read again; and every option written out."""
     kind, registry = subject.spec.kind, subject.registry
-    again = part_text(kind, subject.text, registry)
-    if again != subject.text:
-        return Failed(f"{subject.text} read back as itself", again)
+    again = build_part(kind, subject.built.text, registry).text
+    if again != subject.built.text:
+        return Failed(f"{subject.built.text} read back as itself", again)
     fields = type(subject.options).model_fields
-    # A text holds no spaces or quotes: such a default, or None where nothing is written for it, cannot be spelt out.
+    # What the grammar cannot say, such as a default with spaces, or None where nothing is written for it, stays out.
     plain = {key: default_text(info) for key, info in fields.items() if default_text(info) != "required"}
-    given = _given(subject)
+    given = {option.key: str(option.value) for option in parse_part(subject.built.text).options}
     spelt = [f"{key}={given.get(key, text)}" for key, text in plain.items() if _spells(text)]
     spelt += [f"{key}={text}" for key, text in given.items() if key not in plain]
     if not spelt:
         return NotApplicable("it has no options") if not fields else PASSED
     full = f"{subject.spec.name}({','.join(spelt)})"
-    again = part_text(kind, full, registry)
-    return PASSED if again == subject.text else Failed(f"{full} read as {subject.text}", again)
-
-
-def _given(subject: Subject) -> dict[str, str]:
-    """Options that the canonical text shows, with their texts."""
-
-    def text(node: PartNode) -> str:
-        inside = [f"{o.key}={text(o.value) if isinstance(o.value, PartNode) else o.value}" for o in node.options]
-        return node.name + (f"({','.join(inside)})" if inside else "")
-
-    shown = parse_part(subject.text).options
-    return {o.key: text(o.value) if isinstance(o.value, PartNode) else o.value for o in shown}
+    again = build_part(kind, full, registry).text
+    return PASSED if again == subject.built.text else Failed(f"{full} read as {subject.built.text}", again)
 
 
 def _spells(text: str) -> bool:
-    return bool(text) and not any(sign in text for sign in " ,'\"")
+    try:
+        parse_part(f"part(option={text})")
+    except SpecError:
+        return False
+    return True
 
 
 def docs(subject: Subject) -> Verdict:

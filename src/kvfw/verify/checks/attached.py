@@ -44,22 +44,23 @@ def _generated(ids: Tensor, **options: Any) -> list[int]:
     return cast(list[int], out[0, ids.shape[1] :].tolist())
 
 
+def _attached(subject: Subject, ratio: int) -> Any:
+    composition = subject.bound().composition
+    return attach(small_model(), composition, ratio=ratio, sinks=SINKS, recent=RECENT, tokenizer=tokenizer())
+
+
 @torch.inference_mode()
 def identity(subject: Subject) -> Verdict:
     """At ratio 1, logits of what follows the prompt, and the text that ``generate`` writes."""
     model, ids = small_model(), _prompt(TOKENS + NEW)
     expected: Tensor = model(input_ids=ids).logits[:, TOKENS:]
-    with attach(
-        model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
-    ) as cache:
+    with _attached(subject, 1) as cache:
         model(input_ids=ids[:, :TOKENS], **passed(model, cache), use_cache=True)
         seen: Tensor = model(input_ids=ids[:, TOKENS:], **passed(model, cache), use_cache=True).logits
     off = float((seen - expected).abs().max())
     if not off <= TOLERANCE:
         return Failed(f"the full cache's logits within {TOLERANCE:g} at ratio 1", f"off by {off:.3g}")
-    with attach(
-        model, subject.compose, ratio=1, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
-    ) as cache:
+    with _attached(subject, 1) as cache:
         text = _generated(ids[:, :TOKENS], **passed(model, cache))
     plain = _generated(ids[:, :TOKENS])
     return PASSED if text == plain else Failed(f"the tokens {plain} at ratio 1", f"{text}")
@@ -70,9 +71,7 @@ def generates(subject: Subject) -> Verdict:
     """At ratio 4, slots of every layer after ``generate``; and the model afterwards."""
     model, ids = small_model(), _prompt()
     before: Tensor = model(input_ids=ids).logits
-    with attach(
-        model, subject.compose, ratio=4, sinks=SINKS, recent=RECENT, tokenizer=tokenizer(), registry=subject.registry
-    ) as cache:
+    with _attached(subject, 4) as cache:
         text = _generated(ids, **passed(model, cache))
         # The last token is never fed.
         expected = SINKS + RECENT + (TOKENS - SINKS - RECENT) // 4 + NEW - 1

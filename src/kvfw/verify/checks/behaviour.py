@@ -1,21 +1,28 @@
 """A part is a pure function: same answer every time, nothing changed, nothing learnt from the neighbours."""
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 
+from kvfw.core.compress.merging import Merging, merge_together
+from kvfw.core.compress.stages import Stage
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.verify.checks.compression import QUARTER, compressed, observed
 from kvfw.verify.findings.property import COMPOSED, Property
 from kvfw.verify.findings.subject import WINDOW_SCORES, Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
 from kvfw.verify.instruments.observed import observe, tensors_of, three_rows
 from kvfw.verify.instruments.states import bit_difference, head_slots
 from kvfw.verify.instruments.surroundings import changed, reseed, surroundings
 
 #: Looks at positions only.
 PLAINEST = "position"
+#: Kinds of parts that see observations, and may ask other scorers about them.
+HOLDERS = frozenset({Kind.SCORER, Kind.STAGE})
 
 
 def deterministic(subject: Subject) -> Verdict:
@@ -36,13 +43,13 @@ def leaves_process_alone(subject: Subject) -> Verdict:
 
     What a part without any arithmetic changes is none of the part's doing: checks of types at run time draw samples.
     """
-    idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.compose)
+    idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.recipe)
     found = [name for name in seen if name not in idle]
     return Failed("a process as it was before the call", f"changed: {', '.join(found)}") if found else PASSED
 
 
-def _changes(subject: Subject, compose: str) -> list[str]:
-    bound = subject.bound(compose)
+def _changes(subject: Subject, recipe: str) -> list[str]:
+    bound = subject.bound(recipe)
     obs, before = observe(three_rows(), bound.needs), surroundings()
     bound.compress(obs, QUARTER)
     return changed(before, surroundings())
@@ -62,14 +69,48 @@ def pure(subject: Subject) -> Verdict:
     return Failed("inputs that nobody writes to", f"changed: {', '.join(touched)}") if touched else PASSED
 
 
-def extra_observations(subject: Subject) -> Verdict:
-    """What was captured for others must not show."""
-    _, alone = compressed(subject)
-    bound = subject.bound()
-    wide = bound.needs | Needs(queries=bound.needs.queries + 5, column_sums=frozenset({0, 7}), lexical=True)
-    beside = bound.compress(observe(three_rows(), wide), QUARTER)
-    difference = bit_difference(alone, beside)
-    return Failed("the same bits whatever else was captured", difference) if difference else PASSED
+class Watcher:
+    """A scorer that notices when it is shown more than it asked for."""
+
+    def __init__(self) -> None:
+        self.needs, self.shown = Needs(queries=3), list[str]()
+
+    def score(self, obs: Observation) -> torch.Tensor:
+        """Scores by position."""
+        if obs.queries is not None and obs.queries.shape[2] > 3:
+            self.shown.append(f"{obs.queries.shape[2]} queries where it asked for 3")
+        self.shown += ["column sums"] * bool(obs.column_sums) + ["lexical features"] * (obs.lexical is not None)
+        return obs.state.positions.clamp(min=0)
+
+
+def held_scorers(subject: Subject) -> Verdict:
+    """Puts a scorer that watches what it is shown in the place of each scorer that the part holds."""
+    part = subject.options
+    marks = {key: part_option(info) for key, info in type(part).model_fields.items()}
+    held = {key: Watcher() for key, mark in marks.items() if mark is not None and mark.kind is Kind.SCORER}
+    if not held:
+        return NotApplicable("it holds no scorer")
+    values = {key: getattr(part, key) for key in marks}
+    shown = {key: (each,) if isinstance(values[key], tuple) else each for key, each in held.items()}
+    whole = type(part)(**values | shown)
+    needs = cast(Stage | Scorer, whole).needs
+    more = Needs(queries=needs.queries + 5, column_sums=frozenset({0, 7}), lexical=True)
+    _answer(replace(subject, built=replace(subject.built, value=whole)), observe(three_rows(), needs | more))
+    for key, watcher in held.items():
+        if watcher.shown:
+            return Failed(f"obs.score(self.{key}): the scorer it holds sees what it asks for", watcher.shown[0])
+    return PASSED
+
+
+def bias_kept(subject: Subject) -> Verdict:
+    """A prompt whose slots have biases, as an earlier compression may have fitted them."""
+    obs = observed(subject)
+    fitted = torch.randn(obs.state.bias.shape, generator=torch.Generator().manual_seed(8))
+    obs = replace(obs, state=replace(obs.state, bias=obs.state.bias + fitted))
+    state = subject.bound().compress(obs, QUARTER)
+    same = (state.values[..., :, None, :] == obs.state.values[..., None, :, :]).all(-1) & state.valid[..., None]
+    differ = int((same & (state.bias[..., None] != obs.state.bias[..., None, :])).sum())
+    return Failed("slots that stay with the bias they had", f"{differ} have another") if differ else PASSED
 
 
 def hybrids(subject: Subject) -> Verdict:
@@ -77,8 +118,7 @@ def hybrids(subject: Subject) -> Verdict:
     obs, alone = compressed(subject)
     bound = subject.bound()
     last = bound.stages[-1].consumes_rest
-    text = f"position:0.5+{subject.compose}:0.5" if last else f"{subject.compose}:0.5+{WINDOW_SCORES}:0.5"
-    mixed = subject.bound(text)
+    mixed = subject.bound(f"position:0.5+{subject.recipe}:0.5" if last else f"{subject.recipe}:0.5+{WINDOW_SCORES}:0.5")
     together = mixed.compress(observe(three_rows(), mixed.needs), 2 * QUARTER)
     difference = bit_difference(alone, bound.compress(obs, QUARTER))
     if difference:
@@ -91,7 +131,7 @@ def hybrids(subject: Subject) -> Verdict:
             missing = ~(ours[:, None] == all_values).all(-1).any(-1)
             if bool(missing.any()):
                 return Failed(
-                    f"in {text} the tokens that the part keeps alone",
+                    f"in {mixed.composition} the tokens that the part keeps alone",
                     f"row {row}, head {head}: {int(missing.sum())} of {len(ours)} are missing",
                 )
     return PASSED
@@ -124,17 +164,22 @@ def _undeclared(needs: Needs) -> list[tuple[str, Needs]]:
 
 
 def _answer(subject: Subject, obs: Observation) -> torch.Tensor:
-    """Scores, asked for directly so that nothing narrows the observation; of other parts the compressed keys."""
+    """Scores, or what a stage keeps and merges, asked for directly so that nothing narrows the observation."""
     if subject.spec.kind is Kind.SCORER:
         return subject.scorer.score(obs).masked_fill(~obs.middle, 0.0)
-    return subject.bound().compress(obs, QUARTER).keys
+    stage = cast(Stage, subject.part) if subject.spec.kind is Kind.STAGE else subject.bound().stages[0]
+    outcome = stage.run(obs, obs.score, QUARTER, obs.middle)
+    new = outcome.merged
+    merged = merge_together([new])[0] if isinstance(new, Merging) else new
+    return outcome.kept if merged is None else merged.keys
 
 
 PROPERTIES = (
     Property("deterministic", "the same input gives the same bits, always", COMPOSED, deterministic),
     Property("process", "random generators, threads and dtype stay as they are", COMPOSED, leaves_process_alone),
     Property("pure", "inputs are not modified", COMPOSED, pure),
-    Property("extra-observations", "what is captured for others changes nothing", COMPOSED, extra_observations),
+    Property("held-scorers", "a scorer that it holds sees only what it asks for", HOLDERS, held_scorers),
+    Property("bias-kept", "a slot that stays keeps the bias it has", COMPOSED, bias_kept),
     Property("hybrids", "the result in a hybrid is what it is alone", COMPOSED, hybrids),
     Property("needs", "what it declares to need is enough, and it looks at nothing else", COMPOSED, needs_enough),
 )

@@ -8,9 +8,6 @@ from typing import Any
 
 import torch
 
-from kvfw.core.compose.budget import amount
-from kvfw.core.compose.composition import parse
-from kvfw.core.compress.compressor import compressor
 from kvfw.core.state.observation import Needs
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.run.prefill import Prefill, prefill
@@ -76,13 +73,7 @@ class StageCost:
 @torch.inference_mode()
 def measured(subject: Subject) -> StageCost:
     """Prefill without and with observation and compression, in turns, so that a busy moment hits all of them."""
-    bound = compressor(
-        parse(subject.compose, subject.registry),
-        amount(ratio=4),
-        sinks=SINKS,
-        recent=RECENT,
-        registry=subject.registry,
-    )
+    bound = subject.bound()
     plain, observed, compressing = [], [], []
     _prefilled(Needs())  # the first forward warms up
     for _ in range(REPEATS):

@@ -1,7 +1,9 @@
 """From what a user writes to the parts it means. No torch."""
 
-from kvfw.core.compose.composition import part_class
-from kvfw.core.compose.syntax import parse_part
+from dataclasses import replace
+
+from kvfw.core.compose.build import part_class
+from kvfw.core.compose.syntax import OptionNode, parse_part
 from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry
@@ -39,13 +41,9 @@ def completed(spec: PartSpec, text: str) -> str:
         return text
     node = parse_part(text)
     given = {option.key for option in node.options}
-    missing = []
-    for key, info in part_class(spec).model_fields.items():
-        mark = part_option(info)
-        if mark is not None and mark.default is None and key not in given and mark.kind in STAND_INS:
-            missing.append(f"{key}={STAND_INS[mark.kind]}")
-    if not missing:
-        return text
-    written = text.strip()
-    inside = written.partition("(")[2].removesuffix(")").strip()
-    return f"{node.name}({','.join([*([inside] if inside else []), *missing])})"
+    missing = tuple(
+        OptionNode(key, parse_part(STAND_INS[mark.kind]), 0)
+        for key, info in part_class(spec).model_fields.items()
+        if (mark := part_option(info)) and mark.default is None and key not in given and mark.kind in STAND_INS
+    )
+    return str(replace(node, options=node.options + missing)) if missing else text

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from kvfw.core.compose.budget import amount
-from kvfw.core.compose.composition import parse
+from kvfw.core.compose.build import Built
+from kvfw.core.compose.composition import expand
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.contracts.metric import DerivedMetric, Metric
 from kvfw.core.contracts.parts import Merger, Scorer, Selector, Space
@@ -17,9 +18,9 @@ from kvfw.verify.instruments.observed import RECENT, SINKS
 #: How a part that is no stage by itself becomes one; the other parts in it are cheap and well known.
 WINDOW_SCORES = "snapkv(window=8)"
 TEMPLATES = {
-    Kind.SELECTOR: f"select(scorer={WINDOW_SCORES},selector={{}})",
-    Kind.MERGER: f"merge(merger={{}},weight={WINDOW_SCORES})",
-    Kind.SPACE: f"merge(merger=ewmeans(iters=2),space={{}},weight={WINDOW_SCORES})",
+    Kind.SELECTOR: f"select(scorer={WINDOW_SCORES},selector=$part)",
+    Kind.MERGER: f"merge(merger=$part,weight={WINDOW_SCORES})",
+    Kind.SPACE: f"merge(merger=ewmeans(iters=2),space=$part,weight={WINDOW_SCORES})",
 }
 
 
@@ -29,30 +30,28 @@ class Subject:
 
     Args:
         spec: how it was announced.
-        text: its canonical text, options included.
-        part: the instance; for a model what stands behind its name.
+        built: the instance and its canonical text, options included; for a model what stands behind its name.
         registry: where names are looked up.
     """
 
     spec: PartSpec
-    text: str
-    part: object
+    built: Built[object]
     registry: Registry
 
     @property
-    def compose(self) -> str:
-        """Composition text in which the part does its work."""
-        return TEMPLATES.get(self.spec.kind, "{}").format(self.text)
+    def part(self) -> object:
+        """The instance."""
+        return self.built.value
 
-    def bound(self, compose: str | None = None, ratio: str = "4") -> Compressor:
-        """The part's composition, or another one, ready to run."""
-        return compressor(
-            parse(compose or self.compose, self.registry),
-            amount(ratio=ratio),
-            sinks=SINKS,
-            recent=RECENT,
-            registry=self.registry,
-        )
+    @property
+    def recipe(self) -> str:
+        """What a composition says in which the part, ``$part``, does its work."""
+        return TEMPLATES.get(self.spec.kind, "$part")
+
+    def bound(self, recipe: str | None = None, ratio: str = "4") -> Compressor:
+        """The part's composition, or that of another recipe, ready to run."""
+        asked = expand(recipe or self.recipe, {"part": self.built}, self.registry)
+        return compressor(asked, amount(ratio=ratio), sinks=SINKS, recent=RECENT)
 
     @property
     def options(self) -> Part:

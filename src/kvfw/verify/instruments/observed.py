@@ -9,6 +9,7 @@ from torch import Tensor
 from kvfw.core.state.observation import Needs, Observation, protect
 from kvfw.core.state.rope import Rope, rotate
 from kvfw.core.state.state import KVState, exact_state
+from kvfw.verify.instruments.states import FIELDS
 
 SINKS, RECENT = 2, 3
 SCALE = 0.4
@@ -104,11 +105,7 @@ def padded(parts: Sequence[Tensor], width: int) -> Tensor:
 def tensors_of(obs: Observation) -> dict[str, Tensor]:
     """Every tensor of an observation, by name."""
     found: dict[str, Tensor | None] = {
-        "keys": obs.state.keys,
-        "values": obs.state.values,
-        "positions": obs.state.positions,
-        "mass": obs.state.mass,
-        "bias": obs.state.bias,
+        **dict(zip(FIELDS, obs.state.parts, strict=True)),
         "protected": obs.protected,
         "queries": obs.queries,
         "query_positions": obs.query_positions,
@@ -127,10 +124,9 @@ def moved(obs: Observation, device: str) -> Observation:
     def there(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.to(device)
 
-    s = obs.state
     return replace(
         obs,
-        state=KVState(*(x.to(device) for x in (s.keys, s.values, s.positions, s.mass, s.bias))),
+        state=KVState(*(x.to(device) for x in obs.state.parts)),
         protected=obs.protected.to(device),
         rope=None if obs.rope is None else replace(obs.rope, inv_freq=obs.rope.inv_freq.to(device)),
         queries=there(obs.queries),

@@ -12,7 +12,7 @@ ROUNDING = 1e-3
 
 def parts_of(state: KVState) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The tensors of a state, in the order of ``FIELDS``."""
-    return state.keys, state.values, state.positions, state.mass, state.bias
+    return state.parts
 
 
 def head_slots(state: KVState, row: int, head: int) -> tuple[Tensor, ...]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from kvfw.core.ops.cluster_means import counts, weighted_means
 from kvfw.core.ops.kmeans.blocks import Blocks, divided
-from kvfw.core.ops.kmeans.distance import to_own
-from kvfw.core.ops.kmeans.nearest import CHUNK, Search, search_of
+from kvfw.core.ops.kmeans.nearest import CHUNK, Search
+from kvfw.core.ops.kmeans.picking import to_own
 
 
 def clusters_of_heads(
@@ -81,7 +81,7 @@ def _lloyd(
 ) -> Int64[Tensor, " N"]:
     """Lloyd iterations side by side in blocks of so many tokens and clusters, clustered separately."""
     blocks = Blocks(parts, x.device)
-    search = search_of(x, blocks, chunk)
+    search = Search(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
     assignment = _without_empty(search.nearest(centres), x, a, centres, blocks)
     return _until_stable(search, a, assignment, iters - 1)
@@ -105,7 +105,7 @@ def _until_stable(
             break
         if 2 * len(moving) <= len(blocks.parts):
             tokens = moved[blocks.of_token].nonzero().squeeze(1)
-            rest = search.only(moving, tokens)
+            rest = Search(x.index_select(0, tokens), blocks.only(moving), search.chunk)
             shift = (rest.blocks.first - blocks.first[moving])[rest.blocks.of_token]
             assignment[tokens] = _until_stable(rest, a[tokens], assignment[tokens] + shift, iters - 1 - done) - shift
             break

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from kvfw.core.ops import compiled
-from kvfw.core.ops.kmeans.distance import squared_distance
+from kvfw.core.ops.kmeans import loops
 
 
 class Picked(NamedTuple):
@@ -31,7 +31,7 @@ def two_largest(score: Float[Tensor, "b k n"]) -> Picked:
         return _two_largest(score)
     best, second = score.new_empty(2, len(score), score.shape[2])
     picked = Picked(best, torch.empty_like(best, dtype=torch.int64), second)
-    compiled.two_largest(score.numpy(), *(each.numpy() for each in picked))
+    loops.two_largest(score.numpy(), *(each.numpy() for each in picked))
     return picked
 
 
@@ -48,7 +48,7 @@ def pick(
 
     Args:
         score: of every block's centres, for its tokens.
-        margin: see :func:`kvfw.core.ops.kmeans.products.margin_of`; NaN for what is no token.
+        margin: see :func:`kvfw.core.ops.kmeans.nearest.margin_of`; NaN for what is no token.
         x: tokens; those of a block are in order from ``start`` on.
         centres: centres; those of a block are in order from ``first`` on.
         chunk: greatest number of differences held at once, but at least one pair's.
@@ -56,9 +56,9 @@ def pick(
     picked = two_largest(score)
     if not compiled.serves(score):
         return _decided(picked, score, margin, x, start, centres, first, chunk)
-    # How they lie in memory is part of what is compiled.
+    # How they lie in memory is part of what is loops.
     given = (score, margin.contiguous(), x, start, centres, first, *picked)
-    compiled.decide(*(each.numpy() for each in given))
+    loops.decide(*(each.numpy() for each in given))
     return picked
 
 
@@ -114,8 +114,24 @@ def _closest(
     pairs = max(1, chunk // x.shape[1])
     for start in range(0, len(row), pairs):
         some = slice(start, start + pairs)
-        far[some] = squared_distance(x.index_select(0, row[some]), centres.index_select(0, column[some]))
+        far[some] = _squared_distance(x.index_select(0, row[some]), centres.index_select(0, column[some]))
     least = far.new_full(x.shape[:1], torch.inf).scatter_reduce(0, row, far, "amin")
     wins = far == least[row]
     lowest = column.new_full(x.shape[:1], len(centres))
     return lowest.scatter_reduce(0, row[wins], column[wins], "amin")
+
+
+def to_own(
+    x: Float[Tensor, "N D"], centres: Float[Tensor, "K D"], assignment: Int64[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Of every token to the centre it is assigned to."""
+    if not compiled.serves(x, centres):
+        return _squared_distance(x, centres.index_select(0, assignment))
+    far = x.new_empty(len(x))
+    loops.distance_to_own(x.numpy(), centres.numpy(), assignment.numpy(), far.numpy())
+    return far
+
+
+def _squared_distance(x: Float[Tensor, "p D"], c: Float[Tensor, "p D"]) -> Float[Tensor, " p"]:
+    """Of corresponding rows."""
+    return (x - c).square_().sum(1)

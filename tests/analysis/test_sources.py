@@ -6,9 +6,9 @@ from pydantic import JsonValue
 from helpers.founding_example import founding, source
 from helpers.report_examples import HYBRID, record
 from kvfw.analysis.names import is_full, labelled, method_of, visible
+from kvfw.analysis.sources import make_report, unique_names
 from kvfw.errors import RequestError
-from kvfw.report.settings import plain_text
-from kvfw.report.source import make_report, unique_names
+from kvfw.report.texts import plain_text
 
 
 def test_one_run_keeps_its_names_and_its_order() -> None:

@@ -1,5 +1,6 @@
-"""Runs as the report takes them in, and whether they may stand in one table."""
+"""Runs as a report takes them in, and whether they may stand in one table."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,10 @@ from kvfw.analysis.names import labelled
 from kvfw.analysis.results import Results, row_order, summarise
 from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
 from kvfw.errors import RequestError
-from kvfw.report.settings import flat_settings, setting_text
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
 """Settings that make other rows, not another experiment. A setting that is not named here must agree."""
-TELLING: Final = ("model", "task", "question_aware", "haystack", "contexts", "depths", "seeds")
+TELLING: Final = ("model", "task", "question_aware")
 """Settings that explain a difference best, and so are named first; a hash of prompts comes last."""
 
 
@@ -99,7 +99,7 @@ def make_report(sources: Sequence[Source], references: Sequence[str] | None = No
         references=None if references is None else [find_row(text, present, order) for text in references],
         resamples=resamples,
     )
-    return Report(results, tuple(records), tuple(sources), _notes(names, sources))
+    return Report(results, tuple(records), tuple(sources), tuple(_each_note(names, sources)))
 
 
 def check_comparable(sources: Sequence[Source]) -> None:
@@ -176,10 +176,6 @@ def _settings(names: Sequence[str], sources: Sequence[Source]) -> dict[str, Json
     return {**common, "runs": own}
 
 
-def _notes(names: Sequence[str], sources: Sequence[Source]) -> tuple[str, ...]:
-    return tuple(_each_note(names, sources))
-
-
 def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]:
     several = len(sources) > 1
     for name, source in zip(names, sources, strict=True):
@@ -195,3 +191,27 @@ def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]
                     f"{setting_text(dict(source.settings), setting)} in {name}" for name, source in pairs
                 )
                 yield f"The runs differ in {setting}: {values}."
+
+
+def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Nested settings by dotted name."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from flat_settings(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def setting_text(settings: Mapping[str, JsonValue], name: str) -> str:
+    """The value as JSON, "nothing" where there is none; 4 and 4.0 agree, true and 1 do not."""
+    return json.dumps(_whole(settings[name]), sort_keys=True, ensure_ascii=False) if name in settings else "nothing"
+
+
+def _whole(value: JsonValue) -> JsonValue:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return value

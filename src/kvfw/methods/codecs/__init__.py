@@ -1,0 +1,1 @@
+"""Codecs: kept slots in fewer bytes. One file each."""

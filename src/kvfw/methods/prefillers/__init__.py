@@ -1,0 +1,1 @@
+"""Prefillers: which tokens of the prompt the model reads. One file each."""

@@ -1,0 +1,367 @@
+"""The tables of a report, built from results. Numbers are formatted here and nowhere else."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal
+
+from kvfw.analysis.compare import Comparison
+from kvfw.analysis.names import is_full
+from kvfw.analysis.results import ResultRow, Results
+from kvfw.analysis.samples import PromptAnswers
+from kvfw.analysis.stats import Summary
+from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
+from kvfw.report.grid import Cell, Grid, Spec, grid_of
+from kvfw.report.texts import MISSING, amount_text, difference_unit, heading, number, p_text, plain_text, signed
+
+Detail = Literal["mean", "se", "ci95", "interval"]
+"""How far a cell goes: the mean, with its standard error, with that and the interval, the interval alone."""
+Shown = Sequence[tuple[MetricInfo, Detail]]
+
+REF_PPL: Final = "ref_ppl"
+SHORT: Final[Mapping[str, Detail]] = {REF_PPL: "se", "kv_mb": "mean", "tok_s": "mean", "span_kept": "mean"}
+"""Metrics that a terminal shows after the primary score."""
+MOST_REASONS: Final = 8
+TOLERANCE: Final = 0.02
+"""A size ratio further from the ratio asked for than this is explained."""
+ROW: Final[tuple[Spec[ResultRow], ...]] = (
+    ("Composition", "compose", lambda row: row.compose),
+    ("Amount", "amount", lambda row: amount_text(row.amount)),
+)
+
+
+def summary_grid(
+    results: Results,
+    detail: Callable[[MetricInfo], Detail] = lambda info: "ci95",
+    *,
+    name: str = "summary",
+    title: str = "Summary",
+) -> Grid:
+    """Every metric of every row, as far as ``detail`` says."""
+    shown = [(info, detail(info)) for info in results.metrics]
+    sizes = {} if any(part == "interval" for _, part in shown) else results.size_ratios
+    size: Spec[ResultRow] = ("Size ratio", "number", partial(_size, sizes))
+    specs: list[Spec[ResultRow]] = [
+        *ROW,
+        *_n(results),
+        *([size] if sizes else []),
+        *((heading(info), "number", partial(_metric, info=info, detail=part)) for info, part in shown),
+    ]
+    return grid_of(name, title, results.rows, specs, [*_statistics(results, shown), *_size_notes(results, sizes)])
+
+
+def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) -> Grid:
+    """What a terminal has room for: the metrics of ``columns``, units in the cells, why values are missing below."""
+    if columns is None:
+        primary = results.primary
+        columns = {**({primary.name: "ci95"} if primary else {}), **SHORT}
+    infos = {info.name: info for info in results.metrics}
+    shown: Shown = [(infos[name], detail) for name, detail in columns.items() if name in infos]
+    specs: list[Spec[ResultRow]] = [
+        ("Compose", "compose", lambda row: row.compose),
+        ("Ratio", "number", lambda row: MISSING if row.ratio is None else f"{row.ratio:.2f}"),
+        *_n(results),
+        *((info.title, "number", partial(_metric, info=info, detail=detail, short=True)) for info, detail in shown),
+    ]
+    notes = [*_statistics(results, shown), *missing_notes(results, shown, MOST_REASONS)]
+    return grid_of("summary", "", results.rows, specs, notes)
+
+
+def facet_grids(results: Results) -> Iterator[Grid]:
+    """The primary score by every facet that has several values."""
+    primary = results.primary
+    for facet in dict.fromkeys(facet for row in results.rows for facet in row.by_facet):
+        assert primary is not None
+        scores = [score for row in results.rows for score in row.by_facet.get(facet, {}).values()]
+        counts = {score.n for score in scores}
+        hits = all(score.hits is not None for score in scores)
+        common = len(counts) == 1
+        texts = {text for row in results.rows for text in row.by_facet.get(facet, {})}
+        cell = partial(_pooled, facet=facet, info=primary, hits=hits)
+        specs: list[Spec[ResultRow]] = [
+            *ROW,
+            *(
+                (text, "number", partial(cell, texts=(text,), with_n=not common))
+                for text in sorted(texts, key=_by_value)
+            ),
+            ("all", "number", partial(cell, texts=texts, with_n=True)),
+        ]
+        said = "Hits" if hits else "Mean"
+        note = f"{said} of {_trials(counts.pop())}." if common else f"{said}{' / trials' if hits else ''}."
+        yield grid_of(f"by-{facet}", f"{primary.title} by {facet}", results.rows, specs, [note])
+
+
+def comparison_grids(results: Results, *, leading_only: bool = False) -> list[Grid]:
+    """One grid per reference and metric, those of :func:`leading` first."""
+    infos = {info.name: info for info in results.metrics}
+    names = leading(results)
+    if not leading_only:
+        names += [name for name in infos if name not in names]
+    references = list(dict.fromkeys(each.reference.compose for each in results.comparisons))
+    groups = {
+        (reference, name): [
+            each for each in results.comparisons if (each.reference.compose, each.metric) == (reference, name)
+        ]
+        for name in names
+        for reference in references
+    }
+    return [
+        comparison_grid(infos[name], reference, references.index(reference), group)
+        for (reference, name), group in groups.items()
+        if group
+    ]
+
+
+def leading(results: Results) -> list[str]:
+    """Metrics whose comparisons are shown first, and alone where room is short."""
+    primary = results.primary
+    names = dict.fromkeys([*([primary.name] if primary else []), REF_PPL])
+    return [name for name in names if name in {info.name for info in results.metrics}]
+
+
+def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[Comparison]) -> Grid:
+    """All rows against one reference on one metric: one family of tests."""
+    logarithmic = group[0].scale == "log"
+    same_amount = not is_full(reference) and any(each.reference.amount == each.row.amount for each in group)
+    others = sorted({amount_text(each.reference.amount) for each in group if each.reference.amount != each.row.amount})
+    title = f"{info.title} against {reference}"
+    if same_amount:
+        title += " at the same amount" + (f" (else at {', '.join(others)})" if others else "")
+    discordant: list[Spec[Comparison]] = [
+        ("Only this", "number", lambda each: MISSING if each.gained is None else each.gained),
+        ("Only ref.", "number", lambda each: MISSING if each.lost is None else each.lost),
+    ]
+    specs: list[Spec[Comparison]] = [
+        ("Composition", "compose", lambda each: each.row.compose),
+        ("Amount", "amount", lambda each: amount_text(each.row.amount)),
+        ("Pairs", "number", lambda each: each.pairs),
+        *(discordant if info.proportion else ()),
+        (f"Difference, {difference_unit(info, logarithmic)}", "number", partial(_difference, info=info)),
+        ("p", "number", lambda each: p_text(each.p)),
+        ("p (Holm)", "number", lambda each: p_text(each.p_holm)),
+        ("Verdict", "verdict", lambda each: each.verdict),
+    ]
+    reasons = sorted({reason for each in group for reason in each.reasons.values()})
+    notes = [" ".join(_test_notes(info.proportion, logarithmic, group)), *(f"{MISSING}: {each}." for each in reasons)]
+    return grid_of(f"{info.name}-{at}", title, group, specs, [note for note in notes if note])
+
+
+def short_comparison(results: Results, most: int = 10**6) -> Grid | None:
+    """The primary score of every row against the first ``most`` references; None where nothing is compared."""
+    info = results.primary
+    found = {
+        (RowKey(each.row.compose, each.row.amount), each.reference.compose): each
+        for each in results.comparisons
+        if info is not None and each.metric == info.name
+    }
+    if info is None or not found:
+        return None
+    every = list(dict.fromkeys(reference for _, reference in found))
+    left_out = len(every[most:])
+    specs: list[Spec[RowKey]] = [
+        (f"{info.title}, difference", "compose", lambda row: row.compose),
+        ("Amount", "number", lambda row: amount_text(row.amount)),
+        *((f"vs {each}", "number", partial(_against, found, each, info)) for each in every[:most]),
+    ]
+    test = (
+        "+ − prompts that only the row, only the reference answers; exact McNemar, Holm-adjusted per column, "
+        "trials taken as independent. Fewer than 6 such prompts cannot decide."
+        if info.proportion
+        else "Paired bootstrap, groups drawn within their stratum, Holm-adjusted per column. Fewer than 6 groups "
+        "cannot decide."
+    )
+    notes = [test, *([f"{left_out} more references are in the results file."] if left_out else [])]
+    return grid_of("comparison", "", dict.fromkeys(row for row, _ in found), specs, notes)
+
+
+def sample_grid(sample: PromptAnswers, info: MetricInfo | None, max_chars: int) -> Grid:
+    """What every row answered to one prompt; of a longer response than ``max_chars``, the beginning."""
+    specs: list[Spec[TrialRecord]] = [
+        ("Composition", "compose", lambda trial: trial.key.compose),
+        ("Amount", "amount", lambda trial: amount_text(trial.key.amount)),
+        (info.title if info else "", "text", partial(_score, info=info)),
+        ("Response", "response", lambda trial: _cut(trial.response, max_chars)),
+    ]
+    return grid_of("sample", sample.title, sample.trials, specs)
+
+
+def pairs_grid(title: str, pairs: Sequence[tuple[str, object]]) -> Grid:
+    """Names and what they stand for."""
+    return grid_of(
+        "pairs", title, pairs, (("", "text", lambda pair: pair[0]), ("", "text", lambda p: plain_text(p[1])))
+    )
+
+
+def missing_notes(results: Results, shown: Shown | None = None, most: int = 10**6) -> tuple[str, ...]:
+    """Why values are missing or rest on fewer trials than the row has, one line per metric and reason."""
+    # A dict and not a set: notes stand in the order of rows and columns.
+    lines = dict.fromkeys(f"Ratio {MISSING}: {row.reasons['ratio']}." for row in results.rows if row.reasons)
+    for info, detail in shown if shown is not None else [(info, "ci95") for info in results.metrics]:
+        left_out: dict[str, int] = {}
+        for row in results.rows:
+            summary = row.metrics[info.name]
+            lines.update((f"{info.title} {note}.", None) for note in _absent(summary, detail))
+            if summary.mean is not None:
+                for reason, count in summary.missing.items():
+                    left_out[reason] = max(count, left_out.get(reason, 0))
+        for reason, count in left_out.items():
+            lines[f"{info.title} without {count} of a row's trials: {reason}."] = None
+    more = len(lines) - most
+    return (*list(lines)[:most], *([f"{more} more such notes are in the results file."] if more > 0 else []))
+
+
+def metric_cell(summary: Summary, info: MetricInfo, detail: Detail = "ci95", *, short: bool = False) -> Cell:
+    """``84.4 ± 4.4`` and ``[71.2, 92.3]``; percentages times 100, their sign in the cell only where it is short."""
+    # Whole percents say enough of an interval that is ten wide.
+    digits = 0 if short and info.unit == "%" else info.digits
+    interval = "" if summary.ci95 is None else "[{}, {}]".format(*(number(end, info, digits) for end in summary.ci95))
+    if detail == "interval":
+        return Cell(interval or MISSING)
+    if summary.mean is None:
+        return Cell(MISSING)
+    main = number(summary.mean, info)
+    if detail != "mean" and summary.se is not None:
+        main += f" ± {number(summary.se, info)}"
+    if short and info.unit == "%":
+        main += " %"
+    return Cell(main, interval if detail == "ci95" else "")
+
+
+def _metric(row: ResultRow, *, info: MetricInfo, detail: Detail, short: bool = False) -> Cell:
+    return metric_cell(row.metrics[info.name], info, detail, short=short)
+
+
+def _n(results: Results) -> list[Spec[ResultRow]]:
+    """How many trials each row has, where that differs."""
+    return [("n", "number", lambda row: row.n)] if len({row.n for row in results.rows}) > 1 else []
+
+
+def _statistics(results: Results, shown: Shown) -> Iterator[str]:
+    """What the signs in the cells mean, as far as they occur."""
+    there = [(info, detail, row.metrics[info.name]) for row in results.rows for info, detail in shown]
+    ranged = dict.fromkeys(info for info, detail, each in there if detail in ("ci95", "interval") and each.ci95)
+    notes = []
+    if len({row.n for row in results.rows}) == 1:
+        notes.append(f"n = {results.rows[0].n} trials in every row.")
+    if any(detail in ("se", "ci95") and summary.se is not None for _, detail, summary in there):
+        notes.append("± standard error over groups (prompts that share a text).")
+    hits = [info.title for info in ranged if info.proportion]
+    drawn = [info for info in ranged if not info.proportion]
+    if hits:
+        which = f"of {', '.join(hits)}: " if drawn else ""
+        notes.append(f"[ , ] {which}Wilson 95 % interval, trials taken as independent.")
+    if drawn:
+        which = "of the rest: " if hits else ""
+        notes.append(f"[ , ] {which}bootstrap 95 % interval, groups resampled within their stratum.")
+        if any(row.metrics[info.name].few_groups for row in results.rows for info in drawn):
+            notes.append("Few groups (under 10): bootstrap intervals are rough.")
+    if notes:
+        yield " ".join(notes)
+
+
+def _absent(summary: Summary, detail: Detail) -> list[str]:
+    """For each part of a cell that is not there, why."""
+    if summary.mean is None:
+        # What kept the trials from having a value says more than that none has one.
+        return [f"{MISSING}: {reason}" for reason in (summary.missing or [summary.reasons["mean"]])]
+    parts = {"se": ("±", detail != "mean"), "ci95": ("[ , ]", detail == "ci95")}
+    return [
+        f"has no {sign}: {summary.reasons[name]}"
+        for name, (sign, wanted) in parts.items()
+        if wanted and name in summary.reasons
+    ]
+
+
+def _size(sizes: Mapping[RowKey, float], row: ResultRow) -> str:
+    ratio = sizes.get(RowKey(row.compose, row.amount))
+    return MISSING if ratio is None else f"{ratio:.2f}"
+
+
+def _size_notes(results: Results, sizes: Mapping[RowKey, float]) -> Iterator[str]:
+    if not sizes:
+        return
+    note = "Size ratio: how many times smaller the whole prompt's cache is than that of full."
+    asked = {RowKey(row.compose, row.amount): row.ratio for row in results.rows}
+    if any(abs(size / (asked[row] or size) - 1) > TOLERANCE for row, size in sizes.items()):
+        note += (
+            " It differs from the amount asked for, which is of the middle of the prompt: first and last tokens and "
+            "layers with a sliding window are not compressed."
+        )
+    yield note
+
+
+def _pooled(row: ResultRow, *, facet: str, info: MetricInfo, hits: bool, texts: Collection[str], with_n: bool) -> str:
+    """The primary score among the trials of these values of a facet."""
+    scores = [score for text, score in row.by_facet.get(facet, {}).items() if text in texts]
+    n = sum(score.n for score in scores)
+    if not n:
+        return MISSING
+    if not hits:
+        return number(sum(score.mean * score.n for score in scores) / n, info)
+    return f"{sum(score.hits or 0 for score in scores)}{f'/{n}' if with_n else ''}"
+
+
+def _trials(n: int) -> str:
+    return "1 trial" if n == 1 else f"{n} trials"
+
+
+def _by_value(text: str) -> tuple[bool, float, str]:
+    """Sorts the texts of a facet's values: numbers by value, then words."""
+    try:
+        return False, float(text), text
+    except ValueError:
+        return True, 0.0, text
+
+
+def _test_notes(hits: bool, logarithmic: bool, group: Sequence[Comparison]) -> Iterator[str]:
+    """How the columns were computed, as far as there is something in them."""
+    intervals = any(each.ci95 is not None for each in group)
+    family = max(each.family for each in group)
+    if family:
+        yield (
+            "McNemar's exact test on the pairs that only one row answers, two-sided, trials taken as independent."
+            if hits
+            else "Two-sided paired bootstrap, groups drawn within their stratum."
+        )
+    if logarithmic:
+        yield "Perplexities are compared by their logarithm."
+    if family:
+        yield f"Holm-adjusted over {family} test{'' if family == 1 else 's'}: this table."
+        yield f"Fewer than 6 {'such pairs' if hits else 'groups'} cannot reach p < .05: “cannot decide”."
+    if hits and intervals:
+        yield "Interval: paired bootstrap, groups drawn within their stratum."
+    if intervals and any(each.few_groups for each in group):
+        yield "Few groups: bootstrap intervals are rough." if hits else "Few groups: interval and p are rough."
+
+
+def _difference(each: Comparison, *, info: MetricInfo) -> Cell:
+    """``−6.7`` and ``[−11.1, −2.2]``: signed, in the unit of :func:`~kvfw.report.texts.difference_unit`."""
+    if each.difference is None:
+        return Cell(MISSING)
+    interval = "" if each.ci95 is None else "[{}, {}]".format(*(signed(end, info, each) for end in each.ci95))
+    return Cell(signed(each.difference, info, each), interval)
+
+
+def _against(found: Mapping[tuple[RowKey, str], Comparison], reference: str, info: MetricInfo, row: RowKey) -> Cell:
+    """``−6.7 (+0 −3)`` and ``cannot decide``, ``−91.1 (+0 −41)`` and ``p<.001``."""
+    each = found.get((row, reference))
+    if each is None or each.difference is None:
+        return Cell(MISSING)
+    text = signed(each.difference, info, each)
+    if each.gained is not None and each.lost is not None:
+        text += f" (+{each.gained} −{each.lost})"
+    p = p_text(each.p_holm)
+    return Cell(text, each.verdict if each.verdict == "cannot decide" else f"p{p}" if p.startswith("<") else f"p={p}")
+
+
+def _score(trial: TrialRecord, *, info: MetricInfo | None) -> str:
+    value = trial.metrics.get(info.name) if info else None
+    if info is None or value is None:
+        return MISSING
+    return ("hit" if value else "miss") if info.proportion and value in (0.0, 1.0) else number(value, info)
+
+
+def _cut(text: str, max_chars: int) -> str:
+    """The beginning; nothing where there is only white space."""
+    if not text.strip():
+        return ""
+    return text if len(text) <= max_chars else text[:max_chars] + " …"
