@@ -1,4 +1,4 @@
-"""Prompts to measure on."""
+"""Prompts for measurements."""
 
 from kvfw.core.compose.build import build_part
 from kvfw.core.contracts.task import Task, Tokenizer
@@ -8,7 +8,7 @@ from kvfw.errors import UnsupportedError
 
 
 def prompt_ids(tokenizer: Tokenizer, tokens: int, registry: Registry) -> tuple[int, ...]:
-    """A prompt of exactly so many tokens: that of the default task."""
+    """A prompt of the default task with exactly this many tokens."""
     task = build_part(Kind.TASK, f"niah(contexts=[{tokens}],depths=[50])", registry).value
     if not isinstance(task, Task):
         raise UnsupportedError("task 'niah' makes no prompts")

@@ -1,4 +1,4 @@
-"""The whole benchmark."""
+"""Runs the whole benchmark."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +34,9 @@ class Request:
     Attributes:
         model: embedded name, folder or hub id.
         device: as for an evaluation.
-        compose: compositions whose cost is measured beside those of the bars.
-        contexts: prompt lengths on the model; that of the promises is added where the model has positions for it.
-        scaling: prompt lengths on a small random model; none: left out.
+        compose: compositions to measure besides those of the promises.
+        contexts: prompt lengths on the model; that of the promises is added if the model has positions for it.
+        scaling: prompt lengths on a small random model; with none, scaling is not measured.
         repeats: rounds of every measurement.
     """
 
@@ -52,8 +52,8 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     """Measures; takes minutes.
 
     Yields:
-        all that was measured so far, after every part and before the first: whoever stops early has something, and one
-            who cannot store it learns of it at once. The last is complete.
+        everything measured so far, before the first part and after each one, so that an early stop loses little and a
+            write error shows at once. The last is complete.
 
     Raises:
         RequestError: an unknown model or composition, or a length that cannot be compressed; before anything is timed.
@@ -79,12 +79,11 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     yield found
     for tokens, ids in prompts.items():
         say = begin(f"compression at {tokens} tokens")
-        costs_there = costs(loaded.model, loaded.tokenizer, ids, bound, request.repeats, say)
-        found = replace(found, costs=(*found.costs, *costs_there))
+        measured = costs(loaded.model, loaded.tokenizer, ids, bound, request.repeats, say)
+        found = replace(found, costs=(*found.costs, *measured))
         yield found
     say = begin(f"a whole evaluation of {len(SIXTEEN)} compositions at {at} tokens")
-    times = max(1, request.repeats - 1)
-    found = replace(found, whole=whole(loaded, request.model, at, times, say))
+    found = replace(found, whole=whole(loaded, request.model, at, max(1, request.repeats - 1), say))
     yield found
     slots, say = tuple(slots for slots in KEPT_SLOTS if slots < at), begin("decode speed")
     found = replace(found, speeds=speeds(loaded.model, prompts[at], slots, request.repeats, say))
@@ -111,7 +110,7 @@ def _check_compressible(tokens: int) -> None:
 
 
 def _length_of_promises(request: Request, model_config: Any) -> int:
-    """The length that the promises are about, or the longest asked for where the model has no positions for it."""
+    """The length that the promises are about, or the longest requested if the model has no positions for it."""
     try:
         check_positions("a context of", BAR_TOKENS, 16, request.model, model_config)
     except PromptError:
@@ -120,7 +119,7 @@ def _length_of_promises(request: Request, model_config: Any) -> int:
 
 
 def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int], tell: Tell) -> dict[str, Peak]:
-    """Memory of prefills, the smallest of several processes: what an allocator holds on to only ever adds."""
+    """Peak memory of prefills, the smallest of several processes: what an allocator retains only adds to it."""
     device = str(loaded.model.device)
     wanted: dict[str, tuple[str | None, int | None]] = {
         "full": (None, None),

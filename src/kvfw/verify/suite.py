@@ -101,19 +101,7 @@ def verify_spec(
     without: Collection[str] = (),
     progress: Progress = lambda what, number, count: None,
 ) -> PartReport:
-    """Runs the suite on one part.
-
-    Args:
-        spec: the part.
-        text: its name, with options where they matter.
-        registry: where names are looked up.
-        only, without: ids of properties to check alone, or to leave out.
-        progress: called before each property with what is checked, its number and the number of properties.
-
-    Raises:
-        SpecError: ``text`` is wrong, or lacks an option that the part requires.
-        OptionError: ``only`` or ``without`` name a property that does not exist.
-    """
+    """Runs the suite on one part, ``spec``; arguments and errors are those of ``verify_part``."""
     ids = [prop.id for prop in PROPERTIES]
     for name in (*(only or ()), *without):
         if name not in ids:

@@ -42,12 +42,12 @@ def contract(subject: Subject) -> Verdicts:
     if isinstance(subject.part, StageForm) != (subject.spec.kind is Kind.STAGE):
         yield Failed("kvfw's base class for stage forms on stages, and on stages only", type(subject.part).__name__)
     if subject.spec.kind is Kind.SCORER:
-        needs_of(subject.scorer)
+        needs_of(subject.part)
 
 
 @holds("frozen", "parts are immutable, and hash by their options", PARTS)
 def frozen(subject: Subject) -> Verdicts:
-    part = subject.part
+    part: object = subject.part
     if not isinstance(part, Part):
         yield Failed("a subclass of kvfw.Part", type(part).__name__)
         return
@@ -74,7 +74,7 @@ def extra_refused(subject: Subject) -> Verdicts:
         pass
     else:
         yield Failed("an error for an option that does not exist", f"{name}(kvfw_no_such_option=1) is accepted")
-    cls = type(subject.options)
+    cls: type[Part] = type(subject.part)
     values = {key: getattr(subject.part, key) for key in cls.model_fields}
     try:
         cls(**values, kvfw_no_such_option=1)  # type: ignore[call-arg] # the mistake is the point
@@ -90,7 +90,7 @@ def round_trip(subject: Subject) -> Verdicts:
     again = build_part(kind, subject.built.text, registry).text
     if again != subject.built.text:
         yield Failed(f"{subject.built.text} read back as itself", again)
-    fields = type(subject.options).model_fields
+    fields = type(subject.part).model_fields
     # Defaults that the grammar cannot write are left out: one with spaces, or None where it has no text.
     plain = {key: default_text(info) for key, info in fields.items() if default_text(info) != "required"}
     given = {option.key: str(option.value) for option in parse_part(subject.built.text).options}

@@ -8,7 +8,7 @@ import torch
 from kvfw.core.compress.merging import Merging, merge_together
 from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.parts.part import part_option
+from kvfw.core.parts.part import Part, part_option
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.verify.checks.compression import QUARTER, compressed, observed
@@ -17,7 +17,7 @@ from kvfw.verify.findings.subject import WINDOW_SCORES, Subject
 from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.observed import observe, tensors_of, three_rows
 from kvfw.verify.instruments.states import bit_difference, head_slots
-from kvfw.verify.instruments.surroundings import changed, reseed, surroundings
+from kvfw.verify.instruments.surroundings import Surroundings, changed, reseed
 
 #: A scorer that does no arithmetic: it looks at positions only.
 PLAINEST = "position"
@@ -48,9 +48,9 @@ def leaves_process_alone(subject: Subject) -> Verdicts:
 
 def _changes(subject: Subject, recipe: str) -> list[str]:
     bound = subject.bound(recipe)
-    obs, before = observe(three_rows(), bound.needs), surroundings()
+    obs, before = observe(three_rows(), bound.needs), Surroundings()
     bound.compress(obs, QUARTER)
-    return changed(before, surroundings())
+    return changed(before, Surroundings())
 
 
 @holds("pure", "inputs are not modified", COMPOSED)
@@ -85,7 +85,7 @@ class Watcher:
 @holds("held-scorers", "a scorer that it holds sees only what it asks for", HOLDERS)
 def held_scorers(subject: Subject) -> Verdicts:
     """Replaces each scorer that the part holds by a ``Watcher``."""
-    part = subject.options
+    part: Part = subject.part
     marks = {key: part_option(info) for key, info in type(part).model_fields.items()}
     held = {key: Watcher() for key, mark in marks.items() if mark is not None and mark.kind is Kind.SCORER}
     if not held:
@@ -166,8 +166,9 @@ def _undeclared(needs: Needs) -> list[tuple[str, Needs]]:
 def _answer(subject: Subject, obs: Observation) -> torch.Tensor:
     """Scores, or what a stage keeps and merges. Calls the part directly, so that the observation is not narrowed."""
     if subject.spec.kind is Kind.SCORER:
-        return subject.scorer.score(obs).masked_fill(~obs.middle, 0.0)
-    stage = cast(Stage, subject.part) if subject.spec.kind is Kind.STAGE else subject.bound().stages[0]
+        scorer: Scorer = subject.part
+        return scorer.score(obs).masked_fill(~obs.middle, 0.0)
+    stage: Stage = subject.part if subject.spec.kind is Kind.STAGE else subject.bound().stages[0]
     outcome = stage.run(obs, obs.score, QUARTER, obs.middle)
     new = outcome.merged
     merged = merge_together([new])[0] if isinstance(new, Merging) else new

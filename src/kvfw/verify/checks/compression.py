@@ -12,7 +12,7 @@ from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.observed import LENGTHS, RECENT, SINKS, observe, three_rows
-from kvfw.verify.instruments.states import FIELDS, head_slots, number_fault, order_fault, parts_of
+from kvfw.verify.instruments.states import FIELDS, head_slots, number_fault, order_fault
 
 MIDDLES = torch.tensor(LENGTHS) - SINKS - RECENT
 #: Slots per row and head, for three prompts whose middles have 40, 32 and 25 tokens.
@@ -59,7 +59,7 @@ def ratio_1(subject: Subject) -> Verdicts:
     if state.mass.shape != obs.state.mass.shape or not torch.equal(state.valid, obs.state.valid):
         yield Failed(expected, f"{state.valid.sum(-1).tolist()} slots")
     there = state.valid  # keys and values of empty slots may be anything
-    for name, ours, theirs in zip(FIELDS, parts_of(state), parts_of(obs.state), strict=True):
+    for name, ours, theirs in zip(FIELDS, state.parts, obs.state.parts, strict=True):
         if not torch.equal(ours[there], theirs[there]):
             yield Failed(expected, f"{int((ours != theirs)[there].sum())} numbers of {name} differ")
 

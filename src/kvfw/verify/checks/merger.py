@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kvfw.core.compress.merging import MASS_TOLERANCE
+from kvfw.core.contracts.parts import Merger
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.slots import take
@@ -15,7 +16,7 @@ from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Verdicts
 from kvfw.verify.instruments.observed import observe, random_row
-from kvfw.verify.instruments.states import FIELDS, brief, head_slots, number_fault, order_fault, parts_of
+from kvfw.verify.instruments.states import FIELDS, brief, head_slots, number_fault, order_fault
 
 MERGERS = frozenset({Kind.MERGER})
 LENGTHS = (36, 30)
@@ -38,11 +39,16 @@ def _merged_before(state: KVState) -> KVState:
     return replace(state, mass=torch.where(state.valid, steps, 0.0))
 
 
+def _merged(subject: Subject, state: KVState, slots: list[list[int]], weights: Tensor | None = None) -> KVState:
+    merger: Merger = subject.part
+    return merger.merge(state, _weights(state) if weights is None else weights, torch.tensor(slots))
+
+
 @holds("merge-count", "as many slots as the budget says in every head", MERGERS)
 def count(subject: Subject) -> Verdicts:
     state = _slots()
     for slots in BUDGETS:
-        seen = subject.merger.merge(state, _weights(state), torch.tensor(slots)).valid.sum(-1).tolist()
+        seen = _merged(subject, state, slots).valid.sum(-1).tolist()
         if seen != slots:
             yield Failed(f"{slots} slots per row and head", f"{seen}")
 
@@ -50,11 +56,11 @@ def count(subject: Subject) -> Verdicts:
 @holds("merge-mass", "masses add up, also of slots merged before", MERGERS)
 def mass(subject: Subject) -> Verdicts:
     """The sum may be smaller only for a merger with ``loses_mass``."""
-    loses = subject.merger.loses_mass
+    loses: bool = subject.part.loses_mass
     for what, state in (("tokens", _slots()), ("slots merged before", _merged_before(_slots()))):
         expected = state.mass.sum(-1)
         for slots in BUDGETS:
-            seen = subject.merger.merge(state, _weights(state), torch.tensor(slots)).mass.sum(-1)
+            seen = _merged(subject, state, slots).mass.sum(-1)
             least = 0.0 if loses else expected * (1 - MASS_TOLERANCE)
             if bool(((seen > expected * (1 + MASS_TOLERANCE)) | (seen < least)).any()):
                 most = " or less" if loses else ""
@@ -65,7 +71,7 @@ def mass(subject: Subject) -> Verdicts:
 def equal_bias(subject: Subject) -> Verdicts:
     state = replace(_slots(), bias=torch.where(_slots().valid, -1.5, -torch.inf))
     for slots in BUDGETS:
-        merged = subject.merger.merge(state, _weights(state), torch.tensor(slots))
+        merged = _merged(subject, state, slots)
         if bool(((merged.bias + 1.5).abs() > 1e-4)[merged.valid].any()):
             yield Failed("slots of bias -1.5 where all that went in have it", brief(merged.bias[merged.valid]))
 
@@ -74,7 +80,7 @@ def equal_bias(subject: Subject) -> Verdicts:
 def ordered(subject: Subject) -> Verdicts:
     state = _slots()
     for slots in BUDGETS:
-        merged = subject.merger.merge(state, _weights(state), torch.tensor(slots))
+        merged = _merged(subject, state, slots)
         beyond = bool((merged.positions > state.positions.amax(-1, keepdim=True) + 1e-3).any())
         if fault := order_fault(merged) or "a position beyond the last slot that went in" * beyond:
             yield Failed("ascending positions, between the first and the last that went in", f"{fault} ({slots})")
@@ -84,7 +90,7 @@ def ordered(subject: Subject) -> Verdicts:
 def alone(subject: Subject) -> Verdicts:
     """With one slot fewer than tokens, nearly every slot stands alone."""
     state = _slots()
-    merged = subject.merger.merge(state, _weights(state), torch.tensor(BUDGETS[-1]))
+    merged = _merged(subject, state, BUDGETS[-1])
     for row in range(2):
         for head in range(2):
             keys, values, positions, masses, _ = head_slots(merged, row, head)
@@ -108,7 +114,7 @@ def weights(subject: Subject) -> Verdicts:
     cases = {"all 0": torch.zeros_like(one), "all on one slot": one, "very large": _weights(state) * 1e20}
     for what, given in cases.items():
         for slots in BUDGETS:
-            if fault := number_fault(subject.merger.merge(state, given, torch.tensor(slots))):
+            if fault := number_fault(_merged(subject, state, slots, given)):
                 yield Failed(f"finite slots with weights that are {what}", f"{fault} (budget {slots})")
 
 
@@ -116,5 +122,5 @@ def weights(subject: Subject) -> Verdicts:
 def inputs_kept(subject: Subject) -> Verdicts:
     state = _slots()
     scores, budget = _weights(state), torch.tensor(BUDGETS[2])
-    given = {**dict(zip(FIELDS, parts_of(state), strict=True)), "weights": scores, "budget": budget}
-    return untouched(lambda: subject.merger.merge(state, scores, budget), given)
+    given = {**dict(zip(FIELDS, state.parts, strict=True)), "weights": scores, "budget": budget}
+    return untouched(lambda: subject.part.merge(state, scores, budget), given)

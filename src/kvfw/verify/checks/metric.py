@@ -14,7 +14,6 @@ from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.evidence import nothing, records, scenarios
-from kvfw.verify.instruments.states import parts_of
 
 METRICS = frozenset({Kind.METRIC})
 
@@ -41,7 +40,7 @@ def _runs(subject: Subject) -> Mapping[str, list[TrialRecord]]:
 
 def _answers(subject: Subject) -> Iterator[tuple[str, Callable[[], list[Value]]]]:
     """Each case, with a function that makes the metric's values for it."""
-    metric = subject.metric
+    metric: Metric | DerivedMetric = subject.part
     if isinstance(metric, DerivedMetric):
         for what, run in _runs(subject).items():
             yield what, partial(_derived, metric, run)
@@ -91,7 +90,7 @@ def deterministic(subject: Subject) -> Verdicts:
 @holds("metric-nothing", "nothing to measure is Missing, never a bare 0", METRICS)
 def no_bare_zero(subject: Subject) -> Verdicts:
     """A 0 would be taken for a result. For a proportion, which counts hits, it is one."""
-    metric = subject.metric
+    metric: Metric | DerivedMetric = subject.part
     if metric.info.proportion:
         return
     if isinstance(metric, DerivedMetric):
@@ -105,7 +104,7 @@ def no_bare_zero(subject: Subject) -> Verdicts:
 @holds("metric-derived", "a derived metric answers for every trial", METRICS)
 def every_record(subject: Subject) -> Verdicts:
     """It must also answer for no other trial."""
-    metric = subject.metric
+    metric: Metric | DerivedMetric = subject.part
     if not isinstance(metric, DerivedMetric):
         yield NotApplicable("it measures each trial by itself")
         return
@@ -118,7 +117,7 @@ def every_record(subject: Subject) -> Verdicts:
 
 @holds("metric-pure", "it does not modify what it is shown", METRICS)
 def pure(subject: Subject) -> Verdicts:
-    metric = subject.metric
+    metric: Metric | DerivedMetric = subject.part
     if isinstance(metric, DerivedMetric):
         for what, run in _runs(subject).items():
             texts = [record.model_dump_json() for record in run]
@@ -127,14 +126,14 @@ def pure(subject: Subject) -> Verdicts:
                 yield Failed("records that nobody writes to", f"changed: {what}")
         return
     for what, evidence in scenarios().items():
-        copies = {layer: [part.clone() for part in parts_of(state)] for layer, state in evidence.states.items()}
+        copies = {layer: [part.clone() for part in state.parts] for layer, state in evidence.states.items()}
         before = _plain(evidence)
         metric.measure(evidence)
         same = copies.keys() == evidence.states.keys() and _plain(evidence) == before
         if not same or not all(
             torch.equal(now, then)
             for layer, state in evidence.states.items()
-            for now, then in zip(parts_of(state), copies[layer], strict=True)
+            for now, then in zip(state.parts, copies[layer], strict=True)
         ):
             yield Failed("evidence that nobody writes to", f"changed: {what}")
 

@@ -12,7 +12,7 @@ from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.observed import moved
-from kvfw.verify.instruments.states import FIELDS, parts_of
+from kvfw.verify.instruments.states import FIELDS
 
 #: Functions that make a new tensor; without ``device=`` it is on the CPU.
 FACTORIES: frozenset[Callable[..., Any]] = frozenset(
@@ -99,7 +99,7 @@ def device(subject: Subject) -> Verdicts:
     for place in places:
         if place != "cpu":
             state = bound.compress(moved(obs, place), QUARTER.to(place))
-        for name, part in zip(FIELDS, parts_of(state), strict=True):
+        for name, part in zip(FIELDS, state.parts, strict=True):
             if part.device.type != place or id(part) in placement.unplaced:
                 seen = "made without a device" if id(part) in placement.unplaced else f"on {part.device}"
                 yield Failed(f"{name} on the input's device, {place}", seen)

@@ -3,25 +3,26 @@
 import torch
 from torch import Tensor
 
+from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Observation
 from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Verdicts
-from kvfw.verify.instruments.observed import observe, random_row, three_rows
+from kvfw.verify.instruments.observed import PromptRow, observe, random_row, three_rows
 
 SCORERS = frozenset({Kind.SCORER})
 
 
-def _scores(subject: Subject, dtype: torch.dtype = torch.float32) -> tuple[Observation, Tensor]:
-    rows = three_rows() if dtype is torch.float32 else [random_row(40, 7, dtype=dtype)]
-    obs = observe(rows, subject.scorer.needs)
-    return obs, subject.scorer.score(obs)
+def _scores(subject: Subject, rows: list[PromptRow]) -> tuple[Observation, Tensor]:
+    scorer: Scorer = subject.part
+    obs = observe(rows, scorer.needs)
+    return obs, scorer.score(obs)
 
 
 @holds("score-shape", "one floating-point score per row, KV head and slot", SCORERS)
 def shape(subject: Subject) -> Verdicts:
-    obs, scores = _scores(subject)
+    obs, scores = _scores(subject, three_rows())
     expected = tuple(obs.state.mass.shape)
     if not isinstance(scores, Tensor) or tuple(scores.shape) != expected:
         seen = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
@@ -34,7 +35,7 @@ def shape(subject: Subject) -> Verdicts:
 def no_nan(subject: Subject) -> Verdicts:
     """Looks at the middle, with caches in every dtype."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        obs, scores = _scores(subject, dtype)
+        obs, scores = _scores(subject, three_rows() if dtype is torch.float32 else [random_row(40, 7, dtype=dtype)])
         count = int((scores.isnan() & obs.middle).sum())
         if count:
             yield Failed(f"a number for every token of the middle, cache in {dtype}", f"{count} NaN")
@@ -44,7 +45,6 @@ def no_nan(subject: Subject) -> Verdicts:
 def short_prompts(subject: Subject) -> Verdicts:
     """Includes prompts without a middle."""
     for length in (1, 5, 7):
-        obs = observe([random_row(length, 7)], subject.scorer.needs)
-        scores = subject.scorer.score(obs)
+        obs, scores = _scores(subject, [random_row(length, 7)])
         if tuple(scores.shape) != (1, 2, length) or bool((scores.isnan() & obs.middle).any()):
             yield Failed(f"scores of shape (1, 2, {length}) for a prompt of {length} tokens", f"{tuple(scores.shape)}")

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kvfw.core.contracts.parts import Selector
 from kvfw.core.parts.spec import Kind
 from kvfw.verify.checks.untouched import untouched
 from kvfw.verify.findings.property import holds
@@ -26,7 +27,8 @@ def _distinct() -> Tensor:
 
 
 def _select(subject: Subject, scores: Tensor, budget: Tensor) -> Tensor:
-    return subject.selector.select(scores, budget, _eligible())
+    selector: Selector = subject.part
+    return selector.select(scores, budget, _eligible())
 
 
 @holds("select-mask", "a selection is a bool mask of the scores' shape", SELECTORS)
@@ -79,4 +81,4 @@ def ties(subject: Subject) -> Verdicts:
 def inputs_kept(subject: Subject) -> Verdicts:
     scores, budget, eligible = _distinct(), torch.tensor(BUDGETS[0]), _eligible()
     given = {"scores": scores, "budget": budget, "eligible": eligible}
-    return untouched(lambda: subject.selector.select(scores, budget, eligible), given)
+    return untouched(lambda: subject.part.select(scores, budget, eligible), given)

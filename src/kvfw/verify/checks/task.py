@@ -39,7 +39,7 @@ def _with(task: Task, **options: object) -> Task:
 
 def _task(subject: Subject) -> Task:
     """The task, with longer prompts if needed: the suite's tokenizer splits words more than others."""
-    task = subject.task
+    task: Task = subject.part
     for context in CONTEXTS if "contexts" in _options(task) else ():
         try:
             next(iter(task.samples(SuiteTokenizer())), None)

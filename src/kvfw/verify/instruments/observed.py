@@ -1,4 +1,4 @@
-"""Random layers as a model would have cached them: no model is needed to run a composition."""
+"""Random observations of a layer, so that compositions run without a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,18 +13,18 @@ from kvfw.verify.instruments.states import FIELDS
 
 SINKS, RECENT = 2, 3
 SCALE = 0.4
-#: Keys have 8 coordinates of which 6 turn, values have 5: a mix-up of any two of these numbers cannot pass.
+#: Keys have 8 coordinates, of which 6 rotate, and values have 5, so that no two of these numbers can be confused.
 KEY_DIM, VALUE_DIM, OUT_DIM = 8, 5, 12
 ROPE = Rope(inv_freq=torch.tensor([1.0, 0.1, 0.01]), scaling=1.25)
 #: Three prompts of different length.
 LENGTHS = (45, 37, 30)
-#: What padding holds in every tensor: whoever looks at it is found out.
+#: Padding holds this in every tensor: a part that reads it gives wrong results.
 PADDING = 50.0
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
+    """A prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
 
     keys: Tensor
     values: Tensor
@@ -40,7 +40,7 @@ class PromptRow:
 def random_row(
     length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dtype: torch.dtype = torch.float32
 ) -> PromptRow:
-    """A prompt of random tokens; the same for the same arguments."""
+    """A prompt of random tokens, determined by the arguments."""
     g = torch.Generator().manual_seed(seed)
     positions = torch.arange(length, dtype=torch.float32)
 
@@ -72,7 +72,7 @@ def received(row: PromptRow, local: int) -> Tensor:
 
 
 def observe(rows: Sequence[PromptRow], needs: Needs, *, rope: Rope | None = ROPE) -> Observation:
-    """The rows as a left-padded batch, with exactly what ``needs`` asks for."""
+    """The rows as a left-padded batch, with exactly the observations in ``needs``."""
     width = max(row.length for row in rows)
     real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
     positions = (real.cumsum(-1) - 1).to(torch.float32)
