@@ -10,15 +10,17 @@ from kvfw.bench.decoding import speeds
 from kvfw.bench.findings import Findings
 from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, MEMORY_RATIO, RATIO, RECENT, SINKS, SIXTEEN
 from kvfw.bench.peak import Peak, peak_of
-from kvfw.bench.prompts import prompt_ids
 from kvfw.bench.scaling import scaling
 from kvfw.bench.startup import starting
 from kvfw.bench.whole_evaluation import whole
 from kvfw.core.compose.budget import amount
+from kvfw.core.compose.build import build_part
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
+from kvfw.core.contracts.task import Task, Tokenizer
+from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry
-from kvfw.errors import OptionError, PromptError
+from kvfw.errors import OptionError, PromptError, UnsupportedError
 from kvfw.model.load.load import LoadedModel, open_model
 from kvfw.runner.execute.provenance import hardware
 from kvfw.runner.plan.limits import check_positions
@@ -68,7 +70,7 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     lengths = tuple(sorted(set(request.scaling)))
     for tokens in (*contexts, *lengths):
         _check_compressible(tokens)
-    prompts = {tokens: prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
+    prompts = {tokens: _prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
     loaded = opened.load(device=request.device)
 
     def begin(what: str) -> Tell:
@@ -98,6 +100,15 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
         found = replace(found, scaling=(*found.scaling, *scaling(light, tokens, 1, say)))
         yield found
     yield replace(found, complete=True)
+
+
+def _prompt_ids(tokenizer: Tokenizer, tokens: int, registry: Registry) -> tuple[int, ...]:
+    """A prompt of the default task with exactly this many tokens."""
+    task = build_part(Kind.TASK, f"niah(contexts=[{tokens}],depths=[50])", registry).value
+    if not isinstance(task, Task):
+        raise UnsupportedError("task 'niah' makes no prompts")
+    (sample,) = task.samples(tokenizer)
+    return sample.context_ids + sample.turns[0].exact_ids
 
 
 def _check_compressible(tokens: int) -> None:

@@ -48,10 +48,11 @@ def starting(model: str, repeats: int, tell: Tell) -> Starting:
             taken.append(once())
         return median(taken)
 
+    loading = ("-c", LOADING.format(model))
     return Starting(
         help_s=typical("kvfw --help", partial(_command_s, "--help")),
         list_s=typical("kvfw list", partial(_command_s, "list")),
-        load_s=typical("loading", partial(_load_s, model)),
+        load_s=typical("loading", lambda: float(run_python("loading the model", *loading).splitlines()[-1])),
     )
 
 
@@ -60,7 +61,3 @@ def _command_s(command: str) -> float:
     started = time.perf_counter()
     run_python(f"kvfw {command}, which was to be timed,", "-m", "kvfw", command)
     return time.perf_counter() - started
-
-
-def _load_s(model: str) -> float:
-    return float(run_python("loading the model", "-c", LOADING.format(model)).splitlines()[-1])

@@ -1,6 +1,7 @@
 """Checks that a part is a pure function of its own inputs: no randomness, no side effects, no undeclared inputs."""
 
 from dataclasses import replace
+from itertools import product
 from typing import cast
 
 import torch
@@ -126,15 +127,14 @@ def hybrids(subject: Subject) -> Verdicts:
         yield Failed("the same bits before and after a hybrid ran", difference)
     if last:
         return
-    for row in range(3):
-        for head in range(2):
-            ours, all_values = head_slots(alone, row, head)[1], head_slots(together, row, head)[1]
-            missing = ~(ours[:, None] == all_values).all(-1).any(-1)
-            if bool(missing.any()):
-                yield Failed(
-                    f"in {mixed.composition} the tokens that the part keeps alone",
-                    f"row {row}, head {head}: {int(missing.sum())} of {len(ours)} are missing",
-                )
+    for row, head in product(range(3), range(2)):
+        ours, all_values = head_slots(alone, row, head)[1], head_slots(together, row, head)[1]
+        missing = int((~(ours[:, None] == all_values).all(-1).any(-1)).sum())
+        if missing:
+            yield Failed(
+                f"in {mixed.composition} the tokens that the part keeps alone",
+                f"row {row}, head {head}: {missing} of {len(ours)} are missing",
+            )
 
 
 @holds("needs", "what it declares to need is enough, and it looks at nothing else", COMPOSED)

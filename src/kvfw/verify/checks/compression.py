@@ -1,5 +1,7 @@
 """Checks what holds of every compression: exact budgets, protected tokens, order, masses, exact tokens."""
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
@@ -68,18 +70,15 @@ def ratio_1(subject: Subject) -> Verdicts:
 def protected_kept(subject: Subject) -> Verdicts:
     """Looks for the value of every sink and recent token in a slot of mass 1."""
     obs, state = compressed(subject)
-    for row in range(3):
-        for head in range(2):
-            wanted = (obs.protected & obs.state.valid)[row, head].nonzero()[:, 0]
-            _, values, _, mass, _ = head_slots(state, row, head)
-            for index in wanted.tolist():
-                there = (values == obs.state.values[row, head, index]).all(-1) & (mass == 1)
-                if int(there.sum()) != 1:
-                    place = int(obs.state.positions[row, head, index])
-                    yield Failed(
-                        f"each of the first {SINKS} and last {RECENT} tokens once, with mass 1",
-                        f"row {row}, head {head}: the token at position {place} is there {int(there.sum())} times",
-                    )
+    for row, head, index in (obs.protected & obs.state.valid).nonzero().tolist():
+        _, values, _, mass, _ = head_slots(state, row, head)
+        times = int(((values == obs.state.values[row, head, index]).all(-1) & (mass == 1)).sum())
+        if times != 1:
+            place = int(obs.state.positions[row, head, index])
+            yield Failed(
+                f"each of the first {SINKS} and last {RECENT} tokens once, with mass 1",
+                f"row {row}, head {head}: the token at position {place} is there {times} times",
+            )
 
 
 @holds("order", "positions ascend in every head; at equal positions exact tokens come first", COMPOSED)
@@ -119,13 +118,12 @@ def exact_tokens(subject: Subject) -> Verdicts:
     moves = subject.bound().moves_positions
     for what in ("a quarter of the middle", "unequal heads", "all but one token"):
         obs, state = compressed(subject, torch.tensor(BUDGETS[what]))
-        for row in range(3):
-            for head in range(2):
-                if fault := _exact_fault(head_slots(obs.state, row, head), head_slots(state, row, head), moves):
-                    yield Failed(
-                        "mass 1 for exact tokens, bit for bit, and only for them; more for merged slots",
-                        f"row {row}, head {head}: {fault} ({what})",
-                    )
+        for row, head in product(range(3), range(2)):
+            if fault := _exact_fault(head_slots(obs.state, row, head), head_slots(state, row, head), moves):
+                yield Failed(
+                    "mass 1 for exact tokens, bit for bit, and only for them; more for merged slots",
+                    f"row {row}, head {head}: {fault} ({what})",
+                )
 
 
 def _exact_fault(tokens: tuple[Tensor, ...], slots: tuple[Tensor, ...], moves: bool) -> str:

@@ -23,7 +23,7 @@ def info(subject: Subject) -> Verdicts:
     found = getattr(subject.part, "info", None)
     if not isinstance(found, MetricInfo):
         yield Failed("a class variable `info` that is a kvfw.MetricInfo", type(found).__name__)
-    if found.name != subject.spec.name:
+    elif found.name != subject.spec.name:
         yield Failed(f"info.name is the registered name, {subject.spec.name!r}", repr(found.name))
 
 

@@ -61,7 +61,8 @@ class Placement(TorchFunctionMode):
             self.faults.append(getattr(func, "__name__", str(func)))
         wraps = func is torch.as_tensor and not isinstance(args[0], Tensor)
         made_here = (func in FACTORIES or wraps) and (kwargs or {}).get("device") is None
-        placed = func is Tensor.to and any(isinstance(x, torch.device | str | Tensor) for x in _values(args, kwargs))
+        targets = (*args[1:], *(kwargs or {}).values())
+        placed = func is Tensor.to and any(isinstance(x, torch.device | str | Tensor) for x in targets)
         out = {id(x): x for x in _tensors(result) if x.dim() > 0}
         if placed:  # on the same device `to` returns the tensor itself
             self.unplaced = {key: x for key, x in self.unplaced.items() if key not in out}
@@ -78,10 +79,6 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(item)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
-
-
-def _values(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any]:
-    return [*args[1:], *(kwargs or {}).values()]
 
 
 @holds("device", "everything stays on the device of the input", COMPOSED)

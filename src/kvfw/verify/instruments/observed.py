@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,37 +103,26 @@ def padded(parts: Sequence[Tensor], width: int) -> Tensor:
     return torch.stack([torch.cat(pair, dim=1) for pair in zip(left, parts, strict=True)])
 
 
+def _named(obs: Observation) -> dict[str, Tensor]:
+    names = ("protected", "queries", "query_positions", "lexical", "output_projection", "sink_logits")
+    return {name: part for name in names if (part := getattr(obs, name)) is not None}
+
+
 def tensors_of(obs: Observation) -> dict[str, Tensor]:
     """Every tensor of an observation, by name."""
-    found: dict[str, Tensor | None] = {
-        **dict(zip(FIELDS, obs.state.parts, strict=True)),
-        "protected": obs.protected,
-        "queries": obs.queries,
-        "query_positions": obs.query_positions,
-        "lexical": obs.lexical,
-        "output_projection": obs.output_projection,
-        "sink_logits": obs.sink_logits,
-        "rope.inv_freq": None if obs.rope is None else obs.rope.inv_freq,
-    }
-    sums = {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
-    return {name: part for name, part in {**found, **sums}.items() if part is not None}
+    found = dict(zip(FIELDS, obs.state.parts, strict=True)) | _named(obs)
+    if obs.rope is not None:
+        found["rope.inv_freq"] = obs.rope.inv_freq
+    return found | {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
 
 
 def moved(obs: Observation, device: str) -> Observation:
     """The same observation on another device."""
-
-    def there(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.to(device)
-
+    named: dict[str, Any] = {name: part.to(device) for name, part in _named(obs).items()}
     return replace(
         obs,
         state=KVState(*(x.to(device) for x in obs.state.parts)),
-        protected=obs.protected.to(device),
         rope=None if obs.rope is None else replace(obs.rope, inv_freq=obs.rope.inv_freq.to(device)),
-        queries=there(obs.queries),
-        query_positions=there(obs.query_positions),
         column_sums={n: x.to(device) for n, x in obs.column_sums.items()},
-        lexical=there(obs.lexical),
-        output_projection=there(obs.output_projection),
-        sink_logits=there(obs.sink_logits),
+        **named,
     )
