@@ -154,12 +154,7 @@ def default_references(rows: Sequence[RowKey]) -> tuple[RowKey, ...]:
 
 
 def compare(
-    info: MetricInfo,
-    row: RowKey,
-    reference: RowKey,
-    pairs: Sequence[Pair],
-    *,
-    resamples: int = 9999,
+    info: MetricInfo, row: RowKey, reference: RowKey, pairs: Sequence[Pair], *, resamples: int = 9999
 ) -> Comparison:
     """One row against one reference on one metric, as if it were the only test (a family of one)."""
     logarithmic = info.name in LOGARITHMIC
@@ -233,11 +228,7 @@ def _adjusted(family: Sequence[Comparison]) -> Iterator[Comparison]:
             continue
         p_holm = next(adjusted)
         enough = comparison.verdict != "cannot decide"
-        update = {
-            "p_holm": p_holm,
-            "family": len(tested),
-            "verdict": _verdict(p_holm, comparison.difference, enough),
-        }
+        update = {"p_holm": p_holm, "family": len(tested), "verdict": _verdict(p_holm, comparison.difference, enough)}
         yield comparison.model_copy(update=update)
 
 

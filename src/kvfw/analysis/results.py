@@ -201,10 +201,7 @@ def facet_text(value: Facet) -> str:
 def _measured(known: Sequence[MetricInfo], records: Sequence[TrialRecord]) -> tuple[MetricInfo, ...]:
     named = {name for record in records for name in record.metrics}
     unknown = sorted(named - {info.name for info in known})
-    return (
-        *(info for info in known if info.name in named),
-        *(MetricInfo(name=name, title=name) for name in unknown),
-    )
+    return (*(info for info in known if info.name in named), *(MetricInfo(name=name, title=name) for name in unknown))
 
 
 def _row(

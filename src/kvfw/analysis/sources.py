@@ -1,6 +1,5 @@
 """Runs as a report takes them in, and whether they may stand in one table."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pydantic import JsonValue
 from kvfw.analysis.names import labelled
 from kvfw.analysis.results import Results, row_order, summarise
 from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
+from kvfw.core.contracts.settings import flat_settings, setting_text
 from kvfw.errors import RequestError
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
@@ -191,27 +191,3 @@ def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]
                     f"{setting_text(dict(source.settings), setting)} in {name}" for name, source in pairs
                 )
                 yield f"The runs differ in {setting}: {values}."
-
-
-def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Nested settings by dotted name."""
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flat_settings(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def setting_text(settings: Mapping[str, JsonValue], name: str) -> str:
-    """The value as JSON, "nothing" where there is none; 4 and 4.0 agree, true and 1 do not."""
-    return json.dumps(_whole(settings[name]), sort_keys=True, ensure_ascii=False) if name in settings else "nothing"
-
-
-def _whole(value: JsonValue) -> JsonValue:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _whole(item) for name, item in value.items()}
-    return value

@@ -184,11 +184,7 @@ def cluster_bootstrap_ci(values_by_group: ValuesByGroup, *, resamples: int = 999
 
 
 def summarise_values(
-    values_by_group: ValuesByGroup,
-    *,
-    proportion: bool,
-    missing: Mapping[str, int] | None = None,
-    resamples: int = 9999,
+    values_by_group: ValuesByGroup, *, proportion: bool, missing: Mapping[str, int] | None = None, resamples: int = 9999
 ) -> Summary:
     """Everything reported about one metric of one row.
 

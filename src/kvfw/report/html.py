@@ -8,8 +8,9 @@ from markupsafe import Markup
 
 from kvfw.analysis.names import visible
 from kvfw.analysis.samples import samples
-from kvfw.analysis.sources import Report, flat_settings
+from kvfw.analysis.sources import Report
 from kvfw.core.contracts.records import RowKey
+from kvfw.core.contracts.settings import flat_settings
 from kvfw.report.canvas import Drawing
 from kvfw.report.headline import headline
 from kvfw.report.tables import comparison_grids, facet_grids, missing_notes, pairs_grid, sample_grid, summary_grid
