@@ -11,8 +11,8 @@ from kvfw.model.load.facts import LayerFacts, ModelFacts, RopeFacts
 def facts_values(facts: ModelFacts) -> dict[str, Any]:
     """All facts as JSON values, layer by layer, and bytes per token unless the model is refused."""
     layers = [{"index": at, "compressed": layer.compressed, **asdict(layer)} for at, layer in enumerate(facts.layers)]
-    names = {"compressed_bytes_per_token": "full", "sliding_bytes_per_token": "sliding"}
-    per_token = {name: facts.bytes_per_token(attention) for name, attention in names.items()}
+    full, sliding = facts.bytes_per_token("full"), facts.bytes_per_token("sliding")
+    per_token = {"compressed_bytes_per_token": full, "sliding_bytes_per_token": sliding}
     return {**asdict(facts), "layers": layers, **(per_token if facts.refused is None else {})}
 
 

@@ -20,19 +20,23 @@ from kvfw.store.run_folder import RunFolder
 
 
 class Progress(Protocol):
-    """Progress callbacks of an evaluation."""
+    """Progress callbacks of an evaluation. By default they do nothing."""
 
     def note(self, text: str) -> None:
         """A message for the user."""
+        return
 
     def begin(self, folder: Path, total: int, done: int) -> None:
         """The run has ``total`` trials, ``done`` of them recorded earlier."""
+        return
 
     def prompt(self, text: str) -> None:
         """A prompt is being prefilled."""
+        return
 
     def trial(self, record: TrialRecord) -> None:
         """One more trial is safe on disk."""
+        return
 
 
 class Silent(Progress):

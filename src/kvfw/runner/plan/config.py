@@ -95,9 +95,10 @@ class CompressionConfig(BaseModel):
     def amounts(self) -> tuple[Amount, ...]:
         """All requested amounts, ratio 4 by default. Raises BudgetError if a value is out of range."""
         check_counts(self.sinks, self.recent)
-        texts = {"ratio": self.ratio, "slots": self.slots, "keep": self.keep}
-        found = dict.fromkeys(Amount.parse(kind, text) for kind, given in texts.items() for text in given)
-        return tuple(found) or (Amount("ratio", Fraction(4)),)
+        found = [Amount.parse("ratio", text) for text in self.ratio]
+        found += [Amount.parse("slots", text) for text in self.slots]
+        found += [Amount.parse("keep", text) for text in self.keep]
+        return tuple(dict.fromkeys(found)) or (Amount("ratio", Fraction(4)),)
 
 
 class EvalConfig(CompressionConfig):
