@@ -9,7 +9,6 @@ from kvfw.core.state.observation import Observation, protect
 from kvfw.core.state.rope import Rope
 from kvfw.core.state.state import KVState, exact_state
 from kvfw.verify.instruments.observed import ROPE, SCALE, PromptRow, padded, random_row, received
-from kvfw.verify.instruments.states import parts_of
 
 #: The rows are the conformance suite's own.
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "Slot",
     "check_well_formed",
     "observe",
-    "parts_of",
     "random_row",
     "received",
     "reordered",
@@ -86,7 +84,7 @@ def rows_of(state: KVState, index: Sequence[int]) -> KVState:
 
 def same_bits(left: KVState, right: KVState) -> bool:
     """Equal in every tensor, bit for bit up to the sign of zero."""
-    return all(torch.equal(a, b) for a, b in zip(parts_of(left), parts_of(right), strict=True))
+    return all(torch.equal(a, b) for a, b in zip(left.parts, right.parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Slot:
 
 def slots_of(state: KVState, row: int, head: int) -> list[Slot]:
     """The valid slots of a head, in their order."""
-    columns = [part[row, head].tolist() for part in parts_of(state)]
+    columns = [part[row, head].tolist() for part in state.parts]
     return [
         Slot(position, mass, bias, tuple(key), tuple(value))
         for key, value, position, mass, bias in zip(*columns, strict=True)

@@ -1,4 +1,4 @@
-"""Times of work on any device, and what is being timed."""
+"""Times work on any device, and reports what is being timed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ Tell = Callable[[str], None]
 
 
 def rounds(tell: Tell, repeats: int, *, warm_up: bool = False) -> Iterator[Tell]:
-    """For every round of a measurement what announces its steps; a step is announced before its clock starts."""
+    """For every round of a measurement a function that announces its steps, each before its clock starts."""
     for turn in range(0 if warm_up else 1, repeats + 1):
 
         def say(step: str, when: str = f"round {turn} of {repeats}" if turn else "warm-up") -> None:
@@ -21,13 +21,11 @@ def rounds(tell: Tell, repeats: int, *, warm_up: bool = False) -> Iterator[Tell]
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """How long the work takes: device events on CUDA, the wall clock elsewhere, once the device has finished."""
+    """Time until the device has finished the work: by device events on CUDA, by the wall clock elsewhere."""
     if device.type == "cuda":
-        # torch.cuda.Event has no annotations.
-        event: Any = torch.cuda.Event
+        event: Any = torch.cuda.Event  # it has no annotations
         begin, end = event(enable_timing=True), event(enable_timing=True)
-        # Events belong to the current device's stream.
-        with torch.cuda.device(device):
+        with torch.cuda.device(device):  # events belong to the current device's stream
             begin.record()
             work()
             end.record()
@@ -39,5 +37,5 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def ratios(tops: Sequence[float], bottoms: Sequence[float]) -> list[float]:
-    """Ratios of what was timed in the same round, so that a slow round touches both."""
+    """Ratios within each round, so that a slow round affects both times."""
     return [top / bottom for top, bottom in zip(tops, bottoms, strict=True)]

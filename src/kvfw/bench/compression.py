@@ -1,8 +1,10 @@
-"""What compressing a prompt costs beside prefilling it."""
+"""Measures what compressing a prompt costs compared with prefilling it."""
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add, or_
 from statistics import median
 from typing import Any
 
@@ -24,12 +26,11 @@ class Cost:
         compose: the composition.
         tokens: length of the prompt.
         prefill_s: median time of a prefill that observes nothing.
-        observe_s: median time of adding up the column sums that the scorers asked for, in all layers, as a prefill does
-            in between; 0 without them.
-        compress_s: median time of compressing all layers, and of copying the last queries of all layers, which is all
-            that observing them costs.
+        observe_s: median time of adding up the column sums that the scorers need, in all layers; 0 without them.
+        compress_s: median time of compressing all layers, including the copy of the last queries, which is all that
+            observing them costs.
         fraction: median over rounds of (observing + compressing) / prefill of the same round.
-        lowest, highest: the same of the round where it was least and most.
+        lowest, highest: the smallest and the largest fraction of a round.
     """
 
     compose: str
@@ -48,62 +49,59 @@ def costs(
 ) -> tuple[Cost, ...]:
     """Costs of compositions on one prompt.
 
-    Every round prefills once without observing anything and once observing all that any composition asks for; then it
-    adds up column sums anew, where they are asked for, and compresses for each composition. Column sums are timed by
-    themselves: from one prefill to the next the time moves by more than they take.
+    Every round prefills once without observing and once observing everything that any composition needs; then it adds
+    up the column sums again, if needed, and compresses with each composition. Column sums are timed by themselves
+    because they take less time than two prefills differ by.
 
     Args:
         model: the model.
-        vocabulary: its tokenizer, for lexical features; may be None where none are needed.
+        vocabulary: its tokenizer, for lexical features; may be None if none are needed.
         ids: the prompt.
         compressors: what to measure.
-        repeats: rounds; one more is run first and not counted.
-        tell: is told every step.
+        repeats: number of rounds, after one that is not counted.
+        tell: called with the name of every step.
     """
-    sinks, recent = compressors[0].sinks, compressors[0].recent
-    device = model.device
+    sinks, recent, device = compressors[0].sinks, compressors[0].recent, model.device
     plain: list[float] = []
-    observing: dict[frozenset[int], list[float]] = {}
-    compressing: dict[str, list[float]] = {str(by.composition): [] for by in compressors}
+    observing: dict[frozenset[int], list[float]] = defaultdict(list)
+    compressing: dict[str, list[float]] = defaultdict(list)
+    latest: deque[Prefill] = deque(maxlen=1)
 
-    def filled(needs: Needs) -> tuple[float, Prefill]:
-        found: list[Prefill] = []
-        seconds = seconds_of(
-            lambda: found.append(
-                prefill(model, ids, needs, sinks=sinks, recent=recent, vocabulary=vocabulary if needs.lexical else None)
-            ),
-            device,
-        )
-        return seconds, found[0]
+    def filled(needs: Needs) -> Prefill:
+        words = vocabulary if needs.lexical else None
+        return prefill(model, ids, needs, sinks=sinks, recent=recent, vocabulary=words)
 
-    everything = Needs()
-    for by in compressors:
-        everything = everything | by.needs
+    everything = reduce(or_, (by.needs for by in compressors))
     if everything.column_sums:
         everything = everything | Needs(queries=len(ids))
-    for turn, say in enumerate(rounds(tell, repeats, warm_up=True)):
+    for say in rounds(tell, repeats, warm_up=True):
         say("prefill")
-        undisturbed, _ = filled(Needs())
+        plain.append(seconds_of(lambda: filled(Needs()), device))
         say("prefill that observes")
-        _, shared = filled(everything)
-        if turn:
-            plain.append(undisturbed)
+        seconds_of(lambda: latest.append(filled(everything)), device)  # not counted; waits for the device
+        shared = latest[0]
         for sums in {by.needs.column_sums for by in compressors} - {frozenset()}:
             say(f"column sums at distances {', '.join(map(str, sorted(sums)))}")
-            seconds = seconds_of(partial(_observe, shared, sums), device)
-            if turn:
-                observing.setdefault(sums, []).append(seconds)
+            observing[sums].append(seconds_of(partial(_observe, shared, sums), device))
         for by in compressors:
             say(str(by.composition))
             # A snapshot that remembers no scores, so that each composition pays for its own.
-            seconds = seconds_of(partial(_work, shared.unscored(), by), device)
-            if turn:
-                compressing[str(by.composition)].append(seconds)
-    return tuple(_cost(by, len(ids), plain, observing, compressing) for by in compressors)
+            compressing[str(by.composition)].append(seconds_of(partial(_work, shared.unscored(), by), device))
+    nothing = [0.0] * (repeats + 1)
+    return tuple(
+        _cost(
+            by,
+            len(ids),
+            plain[1:],
+            observing.get(by.needs.column_sums, nothing)[1:],
+            compressing[str(by.composition)][1:],
+        )
+        for by in compressors
+    )
 
 
 def _observe(filled: Prefill, distances: frozenset[int]) -> list[dict[int, Tensor]]:
-    """The attention that slots received from all queries, by layer and distance, as the prefill added it up, too."""
+    """Adds up the attention that slots received from all queries, by layer and distance, as the prefill does."""
     each = tuple(sorted(distances))
     return [
         column_sums(*obs.window(), obs.state, obs.scale, each, softcap=obs.softcap, sink_logits=obs.sink_logits)
@@ -112,24 +110,15 @@ def _observe(filled: Prefill, distances: frozenset[int]) -> list[dict[int, Tenso
 
 
 def _work(filled: Prefill, by: Compressor) -> None:
-    """Copies the queries that the composition asks for, as a prefill does, and compresses."""
+    """Copies the queries that the composition needs, as a prefill does, and compresses."""
     if by.needs.queries:
         for obs in filled.observations.values():
             obs.window()[0][:, :, -by.needs.queries :].clone()
     filled.compressed_states(by)
 
 
-def _cost(
-    by: Compressor,
-    tokens: int,
-    plain: list[float],
-    observing: dict[frozenset[int], list[float]],
-    compressing: dict[str, list[float]],
-) -> Cost:
-    compress = compressing[str(by.composition)]
-    observe = observing.get(by.needs.column_sums, [0.0] * len(plain))
-    both = [first + second for first, second in zip(observe, compress, strict=True)]
-    fractions = ratios(both, plain)
+def _cost(by: Compressor, tokens: int, plain: list[float], observe: list[float], compress: list[float]) -> Cost:
+    fractions = ratios(list(map(add, observe, compress)), plain)
     return Cost(
         compose=str(by.composition),
         tokens=tokens,

@@ -1,4 +1,4 @@
-"""Decode speed against the number of slots kept."""
+"""Measures decode speed by number of slots kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from kvfw.model.run.prefill import prefill
 
 @dataclass(frozen=True)
 class Speed:
-    """Decode speed at batch 1, and the memory that the cache holds.
+    """Decode speed at batch 1, and the size of the cache.
 
     Attributes:
-        slots: per KV head.
-        kv_bytes: keys and values, all layers.
+        slots: slots per KV head.
+        kv_bytes: bytes of keys and values of all layers.
         tokens_per_s: median over repeats, 16 steps each after 2 warm-up steps.
-        relative: to the full cache of the same run.
+        relative: speed relative to the full cache of the same run.
     """
 
     slots: int
@@ -33,12 +33,11 @@ class Speed:
 
 
 def speeds(model: Any, ids: Sequence[int], slots: Sequence[int], repeats: int, tell: Tell) -> tuple[Speed, ...]:
-    """Speed over the full cache and over caches of so many slots, by ``streaming``: it depends on their number only."""
+    """Speed over the full cache and over ``streaming`` caches: it depends only on the number of slots."""
     filled = prefill(model, ids, Needs(), sinks=SINKS, recent=RECENT)
-    composition = parse("streaming")
     states = {len(ids): filled.full_states()}
     for count in slots:
-        by = compressor(composition, Amount.parse("slots", str(count)), sinks=SINKS, recent=RECENT)
+        by = compressor(parse("streaming"), Amount.parse("slots", str(count)), sinks=SINKS, recent=RECENT)
         states[count] = filled.compressed_states(by)
     measured: dict[int, list[float]] = {count: [] for count in states}
     for say in rounds(tell, repeats):

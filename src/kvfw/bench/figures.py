@@ -1,4 +1,4 @@
-"""Findings as figures: what compression costs, how it grows, how fast decoding is."""
+"""Figures of the findings: what compression costs, how it grows, how fast decoding is."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ LEFT_IN, TOP_IN, PLOT_IN, FOOT_IN = 0.55, 0.12, 2.0, 0.42
 
 
 def figures(found: Findings) -> list[Drawing]:
-    """Those that have something to show."""
+    """The figures for which there are measurements."""
     marks = looks([*(cost.compose for cost in found.costs), *(cost.compose for cost in found.scaling), "full"])
     drawings = []
     with drawing_style():
@@ -95,7 +95,7 @@ def _lines(axes: Axes, curves: dict[str, list[tuple[int, float]]], marks: dict[s
 
 
 def _logarithmic(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]) -> None:
-    """A logarithmic vertical axis with those of the ticks that lie within it."""
+    """A logarithmic vertical axis with the ticks that lie within its limits."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
@@ -107,6 +107,5 @@ def _lengths(axes: Axes, lengths: list[int]) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(lengths))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
-    )
+    text = FuncFormatter(lambda value, _: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
+    axes.xaxis.set_major_formatter(text)

@@ -14,17 +14,17 @@ from kvfw.bench.whole_evaluation import Whole
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything one run measured; empty or None where it has not come to it.
+    """Everything a run has measured so far; empty or None before it is measured.
 
     Attributes:
         hardware: the machine.
-        complete: whether the run came to its end.
-        costs: compression by composition and length, on the model.
-        whole: one evaluation of many compositions.
-        speeds: decoding by slots.
-        peaks: memory of a prefill by composition (``full``: the model's own).
-        starting: how long commands take to answer and the model to load.
-        scaling: costs on a random model.
+        complete: whether the run is finished.
+        costs: of compression, by composition and length, on the model.
+        whole: time of one evaluation of many compositions.
+        speeds: decode speed by number of slots.
+        peaks: peak memory of a prefill, by composition (``full``: the model's own).
+        starting: time commands take to answer and the model to load.
+        scaling: costs on a small random model.
     """
 
     hardware: dict[str, object]
@@ -38,7 +38,7 @@ class Findings:
 
     @property
     def bars(self) -> tuple[Bar, ...]:
-        """The promises beside what was measured."""
+        """Each promise with its measurement."""
         return promises(self.costs, self.whole, self.peaks, self.starting)
 
     @property

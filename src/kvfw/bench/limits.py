@@ -1,16 +1,16 @@
-"""What kvfw promises of its speed and memory, and whether a measurement keeps it."""
+"""The speed and memory that kvfw promises."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One promise beside one measurement.
+    """A promise and its measurement.
 
     Attributes:
-        what: what was measured.
+        what: the quantity.
         limit: the most it may be.
-        measured: what it was; None where it could not be measured here.
+        measured: its value; None if it was not measured.
         unit: of both; ``""`` for a fraction.
     """
 
@@ -21,11 +21,11 @@ class Bar:
 
     @property
     def met(self) -> bool | None:
-        """Whether the promise is kept; None where nothing was measured."""
+        """Whether the promise is kept; None if nothing was measured."""
         return None if self.measured is None else self.measured <= self.limit
 
 
-#: Compositions whose compression is promised to cost at most a fraction of the prompt's prefill at 3072 tokens.
+#: The most that compression may cost, as a fraction of the prompt's prefill, at 3072 tokens.
 COMPRESSION_BARS = {
     "snapkv": 0.03,
     "snapkv:0.8+ewmeans_pre:0.2": 0.10,
@@ -35,10 +35,10 @@ COMPRESSION_BARS = {
 }
 BAR_TOKENS = 3072
 SINKS, RECENT, RATIO = 4, 84, 4
-#: Memory is measured where there is most to save.
+#: Memory is measured at a high ratio, where there is most to save.
 MEMORY_RATIO = 8
 WHOLE_BAR = 0.25
-#: What one evaluation of the whole bar compares: sixteen compositions.
+#: The compositions of the whole evaluation that ``WHOLE_BAR`` limits.
 SIXTEEN = (
     "uniform",
     "streaming",

@@ -1,8 +1,8 @@
-"""Measures one prefill in a process of its own, so that what else was ever allocated does not count.
+"""Measures one prefill's memory in a process of its own, where nothing else was allocated before.
 
-Run as ``python -m kvfw.bench.peak``; reads and prints JSON. The peak is that of the whole process above what it held
-before the prefill: the largest resident set on a CPU, allocated bytes on CUDA. The C library is asked to give large
-blocks back as soon as they are freed: what it likes to keep differs by 100 MB between two runs of the same program.
+Run as ``python -m kvfw.bench.peak``; reads and prints JSON. The peak is the whole process's (resident set on a CPU,
+allocated bytes on CUDA), less what it held before the prefill. glibc is set to return large blocks as soon as they are
+freed: otherwise what it retains differs by 100 MB between two runs of the same program.
 """
 
 import json
@@ -13,7 +13,7 @@ from kvfw.bench.limits import RECENT, SINKS
 from kvfw.bench.process import run_python
 
 PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
-"""Setting of glibc: blocks from so many bytes on are pages of their own. Elsewhere it means nothing."""
+"""glibc maps blocks of this many bytes or more separately. Other C libraries ignore the setting."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Peak:
 
     Attributes:
         peak_bytes: most memory the process held during the prefill, above what it held before.
-        kv_bytes: keys and values that the compressible layers hold in the end.
-        expected_kv_bytes: slots x bytes per slot.
+        kv_bytes: keys and values that the compressible layers hold after the prefill.
+        expected_kv_bytes: valid slots x bytes per slot.
         layer_bytes: keys and values of one layer of the full cache.
     """
 
@@ -34,10 +34,10 @@ class Peak:
 
 
 def peak_of(model: str, device: str, ids: list[int], compose: str | None, ratio: int, chunk: int | None) -> Peak:
-    """The memory of one prefill under ``attach``; ``compose=None``: the plain model's own full cache.
+    """Measures one prefill under ``attach``; with ``compose=None``, the plain model with its full cache.
 
     Raises:
-        RunError: the process failed; with what it said.
+        RunError: the process failed; the message has its last line.
     """
     request = {"model": model, "device": device, "ids": ids, "compose": compose, "ratio": ratio, "chunk": chunk}
     said = run_python("measuring memory", "-m", "kvfw.bench.peak", stdin=json.dumps(request), **PROMPTLY)
@@ -51,6 +51,7 @@ def _child() -> None:
     from kvfw.core.compose.budget import amount
     from kvfw.core.compose.composition import parse
     from kvfw.core.compress.compressor import compressor
+    from kvfw.core.state.observation import Needs
     from kvfw.model.compat.versions import passed
     from kvfw.model.load.load import load_model
     from kvfw.model.session.plan import SessionPlan
@@ -65,8 +66,6 @@ def _child() -> None:
     chunk = request["chunk"] or ids.shape[1]
 
     def run(tokens: "torch.Tensor") -> "Session":
-        from kvfw.core.state.observation import Needs
-
         plan = SessionPlan(
             needs=by.needs if by is not None else Needs(),
             sinks=SINKS,
@@ -81,25 +80,19 @@ def _child() -> None:
                 model(input_ids=part, **passed(model, session.cache), use_cache=True, logits_to_keep=1)
         return session
 
-    # A short prompt first: libraries allocate once what they keep for good.
-    run(ids[:, :200])
+    run(ids[:, :200])  # libraries allocate what they keep for good in the first call
     with Resident(model.device) as held:
         session = run(ids)
     states = [layer.state for layer in session.cache.compressed_layers()]
     one = states[0]
     per_slot = (one.keys.shape[-1] + one.values.shape[-1]) * one.keys.element_size()
-    print(
-        json.dumps(
-            asdict(
-                Peak(
-                    peak_bytes=held.peak_bytes,
-                    kv_bytes=sum(state.kv_bytes for state in states),
-                    expected_kv_bytes=sum(int(state.valid.sum()) for state in states) * per_slot,
-                    layer_bytes=ids.shape[1] * one.keys.shape[1] * per_slot,
-                )
-            )
-        )
+    peak = Peak(
+        peak_bytes=held.peak_bytes,
+        kv_bytes=sum(state.kv_bytes for state in states),
+        expected_kv_bytes=sum(int(state.valid.sum()) for state in states) * per_slot,
+        layer_bytes=ids.shape[1] * one.keys.shape[1] * per_slot,
     )
+    print(json.dumps(asdict(peak)))
 
 
 if __name__ == "__main__":

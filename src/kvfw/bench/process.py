@@ -1,4 +1,4 @@
-"""Measurements that take a Python process of their own."""
+"""Runs Python in a process of its own."""
 
 import os
 import subprocess
@@ -8,10 +8,10 @@ from kvfw.errors import RunError
 
 
 def run_python(what: str, *arguments: str, stdin: str = "", **variables: str) -> str:
-    """What a process printed; ``variables`` are added to its environment.
+    """Standard output of a Python process; ``variables`` are added to its environment.
 
     Raises:
-        RunError: it failed; with the last line of what it said.
+        RunError: it failed; the message has the last line of its standard error.
     """
     command, environ = [sys.executable, *arguments], {**os.environ, **variables}
     done = subprocess.run(command, env=environ, input=stdin, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Every promise beside its measurement, or beside nothing where there is none yet."""
+"""Pairs every promise with its measurement, if there is one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +13,7 @@ from kvfw.core.compose.composition import parse
 def promises(
     costs: Sequence[Cost], whole: Whole | None, peaks: Mapping[str, Peak], starting: Starting | None
 ) -> tuple[Bar, ...]:
-    """All of them, in the order in which they are shown.
-
-    Promises are about prompts of one length; what was measured at another keeps or breaks none.
-    """
+    """All promises, in display order. They are about one prompt length: measurements at another do not count."""
     fractions = {cost.compose: cost.fraction for cost in costs if cost.tokens == BAR_TOKENS}
     held = peak = extra = None
     if fractions and peaks:

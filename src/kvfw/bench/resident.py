@@ -1,10 +1,9 @@
-"""The most memory a process held during a block, above what it held before."""
+"""Measures the peak memory of a block, less what the process held before."""
 
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -15,10 +14,10 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Resident:
-    """Context manager; ``peak_bytes`` is known afterwards.
+    """Context manager; sets ``peak_bytes`` on exit.
 
-    CUDA: allocated bytes. Linux: the resident set, whose high-water mark the kernel lets a process reset. Elsewhere:
-    growth of the process's all-time high, which is too low if more was held before.
+    CUDA: allocated bytes. Linux: the resident set, whose high-water mark a process can reset. Elsewhere: growth of the
+    process's all-time high, which is too low if the process held more before.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,15 +29,13 @@ class Resident:
         self._before = held()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         synchronise(self._device)
         self.peak_bytes = self._most() - self._before
 
 
 def _gauges(device: torch.device) -> tuple[Callable[[], int], Callable[[], int]]:
-    """What tells the bytes held now, and the most held from now on."""
+    """Functions that return the bytes held now, and the most held from this call on."""
     if device.type == "cuda":
         synchronise(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -49,7 +46,7 @@ def _gauges(device: torch.device) -> tuple[Callable[[], int], Callable[[], int]]
 
 
 def _reset() -> bool:
-    """Resets the resident set's high-water mark to what is resident now; False where the kernel does not let us."""
+    """Resets the resident set's high-water mark to its present size; False where the kernel does not allow it."""
     try:
         CLEAR.write_text("5")
     except OSError:
@@ -63,7 +60,7 @@ def _resident(name: str) -> int:
 
 
 def _all_time_high() -> int:
-    import resource  # there is none on Windows
+    import resource  # Windows does not have it
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

@@ -1,4 +1,4 @@
-"""The whole benchmark."""
+"""Runs the whole benchmark."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +10,17 @@ from kvfw.bench.decoding import speeds
 from kvfw.bench.findings import Findings
 from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, MEMORY_RATIO, RATIO, RECENT, SINKS, SIXTEEN
 from kvfw.bench.peak import Peak, peak_of
-from kvfw.bench.prompts import prompt_ids
 from kvfw.bench.scaling import scaling
 from kvfw.bench.startup import starting
 from kvfw.bench.whole_evaluation import whole
 from kvfw.core.compose.budget import amount
+from kvfw.core.compose.build import build_part
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
+from kvfw.core.contracts.task import Task, Tokenizer
+from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry
-from kvfw.errors import OptionError, PromptError
+from kvfw.errors import OptionError, PromptError, UnsupportedError
 from kvfw.model.load.load import LoadedModel, open_model
 from kvfw.runner.execute.provenance import hardware
 from kvfw.runner.plan.limits import check_positions
@@ -34,9 +36,9 @@ class Request:
     Attributes:
         model: embedded name, folder or hub id.
         device: as for an evaluation.
-        compose: compositions whose cost is measured beside those of the bars.
-        contexts: prompt lengths on the model; that of the promises is added where the model has positions for it.
-        scaling: prompt lengths on a small random model; none: left out.
+        compose: compositions to measure besides those of the promises.
+        contexts: prompt lengths on the model; that of the promises is added if the model has positions for it.
+        scaling: prompt lengths on a small random model; with none, scaling is not measured.
         repeats: rounds of every measurement.
     """
 
@@ -52,8 +54,8 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     """Measures; takes minutes.
 
     Yields:
-        all that was measured so far, after every part and before the first: whoever stops early has something, and one
-            who cannot store it learns of it at once. The last is complete.
+        everything measured so far, before the first part and after each one, so that an early stop loses little and a
+            write error shows at once. The last is complete.
 
     Raises:
         RequestError: an unknown model or composition, or a length that cannot be compressed; before anything is timed.
@@ -68,7 +70,7 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     lengths = tuple(sorted(set(request.scaling)))
     for tokens in (*contexts, *lengths):
         _check_compressible(tokens)
-    prompts = {tokens: prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
+    prompts = {tokens: _prompt_ids(opened.tokenizer, tokens, registry) for tokens in contexts}
     loaded = opened.load(device=request.device)
 
     def begin(what: str) -> Tell:
@@ -79,12 +81,11 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     yield found
     for tokens, ids in prompts.items():
         say = begin(f"compression at {tokens} tokens")
-        costs_there = costs(loaded.model, loaded.tokenizer, ids, bound, request.repeats, say)
-        found = replace(found, costs=(*found.costs, *costs_there))
+        measured = costs(loaded.model, loaded.tokenizer, ids, bound, request.repeats, say)
+        found = replace(found, costs=(*found.costs, *measured))
         yield found
     say = begin(f"a whole evaluation of {len(SIXTEEN)} compositions at {at} tokens")
-    times = max(1, request.repeats - 1)
-    found = replace(found, whole=whole(loaded, request.model, at, times, say))
+    found = replace(found, whole=whole(loaded, request.model, at, max(1, request.repeats - 1), say))
     yield found
     slots, say = tuple(slots for slots in KEPT_SLOTS if slots < at), begin("decode speed")
     found = replace(found, speeds=speeds(loaded.model, prompts[at], slots, request.repeats, say))
@@ -101,6 +102,15 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     yield replace(found, complete=True)
 
 
+def _prompt_ids(tokenizer: Tokenizer, tokens: int, registry: Registry) -> tuple[int, ...]:
+    """A prompt of the default task with exactly this many tokens."""
+    task = build_part(Kind.TASK, f"niah(contexts=[{tokens}],depths=[50])", registry).value
+    if not isinstance(task, Task):
+        raise UnsupportedError("task 'niah' makes no prompts")
+    (sample,) = task.samples(tokenizer)
+    return sample.context_ids + sample.turns[0].exact_ids
+
+
 def _check_compressible(tokens: int) -> None:
     if tokens <= SINKS + RECENT:
         raise OptionError(
@@ -111,7 +121,7 @@ def _check_compressible(tokens: int) -> None:
 
 
 def _length_of_promises(request: Request, model_config: Any) -> int:
-    """The length that the promises are about, or the longest asked for where the model has no positions for it."""
+    """The length that the promises are about, or the longest requested if the model has no positions for it."""
     try:
         check_positions("a context of", BAR_TOKENS, 16, request.model, model_config)
     except PromptError:
@@ -120,7 +130,7 @@ def _length_of_promises(request: Request, model_config: Any) -> int:
 
 
 def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int], tell: Tell) -> dict[str, Peak]:
-    """Memory of prefills, the smallest of several processes: what an allocator holds on to only ever adds."""
+    """Peak memory of prefills, the smallest of several processes: what an allocator retains only adds to it."""
     device = str(loaded.model.device)
     wanted: dict[str, tuple[str | None, int | None]] = {
         "full": (None, None),

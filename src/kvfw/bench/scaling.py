@@ -1,4 +1,4 @@
-"""How compression grows with the prompt, on a small random model."""
+"""Measures how compression time grows with the prompt, on a small random model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from kvfw.model.load.random_llama import random_llama
 
 @dataclass(frozen=True)
 class Growth:
-    """How the time grows with the prompt: the exponent of a power law.
+    """Growth of time with the prompt's length, as a power law.
 
     Attributes:
         compose: the composition, or ``prefill``.
         exponent: slope of log time over log tokens, by least squares over the longer half of the lengths;
-            None where there are too few.
+            None if there are too few.
     """
 
     compose: str
@@ -28,7 +28,7 @@ class Growth:
 
 
 def scaling(compressors: Sequence[Compressor], tokens: int, repeats: int, tell: Tell) -> tuple[Cost, ...]:
-    """Costs on a random prompt of some length, on a random Llama of two layers on the CPU."""
+    """Costs on a random prompt of ``tokens`` tokens, on a random Llama of two layers on the CPU."""
     model: Any = random_llama(layers=2, heads=4, kv_heads=2, head_dim=32)
     generator = torch.Generator().manual_seed(tokens)
     ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator).tolist()
@@ -46,7 +46,7 @@ def growths(found: Sequence[Cost]) -> tuple[Growth, ...]:
 
 
 def _exponent(curve: list[tuple[int, float]]) -> float | None:
-    """Slope over the longer half, where fixed costs no longer matter; None for fewer than two lengths."""
+    """Slope over the longer half of the lengths, where fixed costs matter least; None for fewer than two."""
     longer = curve[len(curve) // 2 :]
     if len(longer) < 2:
         return None

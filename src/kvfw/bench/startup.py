@@ -1,4 +1,4 @@
-"""How long commands take to answer and the embedded model to load, in processes of their own."""
+"""Times commands and loading of a model, in processes of their own."""
 
 import time
 from collections.abc import Callable
@@ -21,12 +21,12 @@ print(time.perf_counter() - started)
 
 @dataclass(frozen=True)
 class Starting:
-    """Seconds from start to exit of a command, or for loading the model a second time; medians.
+    """Median seconds from start to exit of a command, and for loading the model a second time.
 
     Attributes:
         help_s: of ``kvfw --help``.
         list_s: of ``kvfw list``.
-        load_s: of loading the model again in a process that has loaded it: the first pays for transformers' imports.
+        load_s: of a second load in the same process: the first one includes transformers' imports.
     """
 
     help_s: float
@@ -38,7 +38,7 @@ def starting(model: str, repeats: int, tell: Tell) -> Starting:
     """Times commands and loading.
 
     Raises:
-        RunError: a process that was to be timed failed.
+        RunError: a timed process failed.
     """
 
     def typical(what: str, once: Callable[[], float]) -> float:
@@ -48,19 +48,16 @@ def starting(model: str, repeats: int, tell: Tell) -> Starting:
             taken.append(once())
         return median(taken)
 
+    loading = ("-c", LOADING.format(model))
     return Starting(
         help_s=typical("kvfw --help", partial(_command_s, "--help")),
         list_s=typical("kvfw list", partial(_command_s, "list")),
-        load_s=typical("loading", partial(_load_s, model)),
+        load_s=typical("loading", lambda: float(run_python("loading the model", *loading).splitlines()[-1])),
     )
 
 
 def _command_s(command: str) -> float:
-    """Time of ``kvfw COMMAND``, from start to exit."""
+    """Time of ``kvfw COMMAND`` from start to exit."""
     started = time.perf_counter()
     run_python(f"kvfw {command}, which was to be timed,", "-m", "kvfw", command)
     return time.perf_counter() - started
-
-
-def _load_s(model: str) -> float:
-    return float(run_python("loading the model", "-c", LOADING.format(model)).splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Findings as tables for people and as JSON for machines."""
+"""The findings as tables and as JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from kvfw.report.grid import Grid, Spec, grid_of
 
 
 def as_json(found: Findings) -> str:
-    """Everything measured, and what follows from it."""
+    """Everything measured, with promises and exponents of growth."""
     follows = {
         "bars": [{**asdict(bar), "met": bar.met} for bar in found.bars],
         "growths": [asdict(growth) for growth in found.growths],
@@ -25,7 +25,7 @@ def as_json(found: Findings) -> str:
 
 
 def tables(found: Findings) -> Iterator[Grid]:
-    """The promises first, then what they were taken from."""
+    """The promises first, then the measurements behind them."""
     yield grid_of("promises", "Promises", found.bars, BARS)
     for tokens, group in groupby(found.costs, key=lambda cost: cost.tokens):
         costs = list(group)

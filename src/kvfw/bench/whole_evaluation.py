@@ -1,6 +1,7 @@
-"""A whole evaluation of many compositions on one prompt, beside prefilling it once per composition."""
+"""Times a whole evaluation of many compositions on one prompt against prefilling it once per composition."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from kvfw.bench.clock import Tell, ratios, rounds, seconds_of
@@ -20,12 +21,12 @@ NEW_TOKENS = 16
 
 @dataclass(frozen=True)
 class Whole:
-    """Time of an evaluation: prefill, compression, decoding and all metrics of all rows, files left out.
+    """Time of an evaluation: prefill, compression, decoding and all metrics of all rows, without writing files.
 
     Attributes:
-        compositions: how many.
+        compositions: their number.
         tokens: length of the prompt.
-        new_tokens: most tokens of a response.
+        new_tokens: maximum length of a response.
         evaluation_s, prefill_s: medians over repeats; the prefill observes nothing.
         fraction: median of evaluation / (compositions x prefill).
     """
@@ -41,7 +42,7 @@ class Whole:
 def whole(loaded: LoadedModel, model: str, tokens: int, repeats: int, tell: Tell) -> Whole:
     """Evaluates the sixteen compositions on one prompt of the default task.
 
-    Decode speed is left out: it is a pass of its own, at batch 1, in the first trial of each length only.
+    Decode speed is not measured: it takes a separate pass at batch 1, in the first trial of each length only.
     """
     config = EvalConfig.of(
         {
@@ -59,20 +60,17 @@ def whole(loaded: LoadedModel, model: str, tokens: int, repeats: int, tell: Tell
     planned = replace(plan.prompts[0], questions=(replace(question, timed=False),))
     tools = Tools(loaded, SentenceEncoder())
     tools.encoder.similarity("load", "it")
-    evaluated, prefilled = [], []
-    for turn, say in enumerate(rounds(tell, repeats, warm_up=True)):
+    evaluated, prefilled, device = [], [], loaded.model.device
+    for say in rounds(tell, repeats, warm_up=True):
         say("prefill")
-        alone = seconds_of(
-            lambda: prefill(loaded.model, planned.compressed_ids, Needs(), sinks=config.sinks, recent=config.recent),
-            loaded.model.device,
+        alone = partial(
+            prefill, loaded.model, planned.compressed_ids, Needs(), sinks=config.sinks, recent=config.recent
         )
+        prefilled.append(seconds_of(alone, device) * len(SIXTEEN))
         say("evaluation")
-        seconds = seconds_of(
-            lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), (), tools)), loaded.model.device
-        )
-        if turn:
-            prefilled.append(alone * len(SIXTEEN))
-            evaluated.append(seconds)
+        evaluation = seconds_of(lambda: list(run_prompt(plan, planned, fill(plan, planned, tools), (), tools)), device)
+        evaluated.append(evaluation)
+    del evaluated[0], prefilled[0]  # the warm-up
     return Whole(
         compositions=len(SIXTEEN),
         tokens=tokens,

@@ -1,1 +1,1 @@
-"""The conformance suite: what must hold of every part, checked on the part itself. Imports neither torch nor models."""
+"""The conformance suite: checks that a part keeps its contract. Imports neither torch nor models."""

@@ -1,4 +1,4 @@
-"""``verify_part``: the suite on everything that answers to a name."""
+"""``verify_part``: runs the suite on every part of a name."""
 
 from collections.abc import Collection
 
@@ -18,7 +18,7 @@ def verify_part(
     without: Collection[str] = (),
     progress: Progress = lambda what, number, count: None,
 ) -> VerifyReport:
-    """Checks everything that must hold of a part, without fetching a model.
+    """Checks that a part keeps its contract, without downloading a model.
 
     ::
 
@@ -26,16 +26,16 @@ def verify_part(
         assert report.passed, str(report)
 
     Args:
-        text: a part's name, with options where they matter.
-        kind: only parts of this kind; a name may stand for parts of several.
+        text: a part's name, with or without options.
+        kind: only parts of this kind; parts of several kinds may share a name.
         registry: where names are looked up; the installed parts by default.
-        only, without: ids of properties to check alone, or to leave out.
-        progress: called before each property with what is checked, its number and how many there are.
+        only, without: ids of the only properties to check, or of those to leave out.
+        progress: called before each property with what is checked, its number and the number of properties.
 
     Raises:
-        SpecError: the text is no part, or has a wrong option.
+        SpecError: the text is not a part, has a wrong option or lacks a required one.
         UnknownNameError: no part has the name.
-        OptionError: ``only`` or ``without`` name a property that does not exist.
+        OptionError: ``only`` or ``without`` has an id that no property has.
     """
     found = registry if registry is not None else default_registry()
     specs = named(text, kind, found)

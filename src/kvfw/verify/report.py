@@ -1,4 +1,4 @@
-"""What a verification found, as lines for a reader and as data for a program."""
+"""The result of a verification, as text and as data."""
 
 import textwrap
 from dataclasses import dataclass
@@ -12,11 +12,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Reports on all parts of one name.
-
-    Args:
-        parts: one per part, at least one.
-    """
+    """Reports on all parts of one name, at least one."""
 
     parts: tuple[PartReport, ...]
 
@@ -26,11 +22,11 @@ class VerifyReport:
         return all(part.passed for part in self.parts)
 
     def __str__(self) -> str:
-        """For a reader: one line per property; a failure says what was expected and what was seen."""
+        """One line per property; a failure says what was expected and what was seen."""
         return "\n\n".join("\n".join(_lines(part)) for part in self.parts)
 
     def data(self) -> dict[str, Any]:
-        """For a program: what ``kvfw verify --json`` prints."""
+        """The object that ``kvfw verify --json`` prints."""
         return {"schema": SCHEMA, "passed": self.passed, "parts": [_part_data(part) for part in self.parts]}
 
 

@@ -1,4 +1,4 @@
-"""The engine: every property that is about a part's kind, checked one after the other."""
+"""Runs every property of a part's kind, one after the other."""
 
 import inspect
 import traceback
@@ -30,39 +30,38 @@ from kvfw.verify.checks import (
 from kvfw.verify.findings.lookup import completed
 from kvfw.verify.findings.property import EVERY_KIND, Property
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
+from kvfw.verify.findings.verdict import Failed, NotApplicable, Passed, Verdict
 from kvfw.verify.instruments.surroundings import restored
 
 Progress = Callable[[str, int, int], None]
-LOADS = Property("loads", "the part can be imported and built", EVERY_KIND, lambda subject: PASSED)
-PROPERTIES: tuple[Property, ...] = (
+LOADS = Property("loads", "the part can be imported and built", EVERY_KIND, lambda subject: iter(()))
+#: In the order in which they run; a module's properties in the order they stand there.
+CHECKS = (
+    announced,
+    scorer,
+    selector,
+    merger,
+    space,
+    task,
+    metric,
+    model,
+    compression,
+    batching,
+    behaviour,
+    placement,
+    memory,
+    attached,
+    cost,
+)
+PROPERTIES = (
     LOADS,
-    *announced.PROPERTIES,
-    *scorer.PROPERTIES,
-    *selector.PROPERTIES,
-    *merger.PROPERTIES,
-    *space.PROPERTIES,
-    *task.PROPERTIES,
-    *metric.PROPERTIES,
-    *model.PROPERTIES,
-    *compression.PROPERTIES,
-    *batching.PROPERTIES,
-    *behaviour.PROPERTIES,
-    *placement.PROPERTIES,
-    *memory.PROPERTIES,
-    *attached.PROPERTIES,
-    *cost.PROPERTIES,
+    *(found for module in CHECKS for found in vars(module).values() if isinstance(found, Property)),
 )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one property.
-
-    Args:
-        property: the property.
-        verdict: whether it holds.
-    """
+    """A property and whether it holds."""
 
     property: Property
     verdict: Verdict
@@ -75,7 +74,7 @@ class PartReport:
     Args:
         spec: the part.
         text: its canonical text, or as given where it could not be built.
-        findings: one per property of its kind, in the suite's order.
+        findings: one per property of its kind, in the order of ``PROPERTIES``.
     """
 
     spec: PartSpec
@@ -84,7 +83,7 @@ class PartReport:
 
     @property
     def failed(self) -> tuple[Finding, ...]:
-        """Findings that do not hold."""
+        """Findings about properties that do not hold."""
         return tuple(finding for finding in self.findings if isinstance(finding.verdict, Failed))
 
     @property
@@ -102,19 +101,7 @@ def verify_spec(
     without: Collection[str] = (),
     progress: Progress = lambda what, number, count: None,
 ) -> PartReport:
-    """Runs the suite on one part.
-
-    Args:
-        spec: the part.
-        text: its name, with options where they matter.
-        registry: where names are looked up.
-        only, without: ids of properties to check alone, or to leave out.
-        progress: called before each property with what is checked, its number and how many there are.
-
-    Raises:
-        SpecError: ``text`` is wrong, or lacks an option that the part requires.
-        OptionError: ``only`` or ``without`` name a property that does not exist.
-    """
+    """Runs the suite on one part, ``spec``; arguments and errors are those of ``verify_part``."""
     ids = [prop.id for prop in PROPERTIES]
     for name in (*(only or ()), *without):
         if name not in ids:
@@ -128,7 +115,7 @@ def verify_spec(
         subject = _subject(spec, text, registry)
     except SpecError:
         raise
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is a finding about it
+    except (Exception, SystemExit) as error:  # whatever a third-party module raises is a finding about it
         failed = Failed("a part that can be imported and built", _said(error, None))
         missing = NotApplicable("the part could not be built")
         verdicts = [failed if prop is LOADS else missing for prop in asked]
@@ -148,7 +135,7 @@ def _subject(spec: PartSpec, text: str, registry: Registry) -> Subject:
 
 
 def _findings(asked: list[Property], subject: Subject, progress: Progress) -> Iterator[Finding]:
-    """One finding per property. What has not what its kind asks for is not asked any further."""
+    """One finding per property. Later checks are skipped when ``contract`` fails."""
     idle = NotApplicable("the part has not what its kind asks for")
     keeps, raised = True, dict[object, str]()
     for number, prop in enumerate(asked, start=1):
@@ -159,14 +146,16 @@ def _findings(asked: list[Property], subject: Subject, progress: Progress) -> It
 
 
 def _checked(prop: Property, subject: Subject, raised: dict[object, str]) -> Verdict:
-    """What a check finds. An exception is told once: ``raised`` has the first property that each one kept from running.
+    """Runs a check. An exception in the part's code is a failure, and does not stop the other properties.
 
-    It comes from a stranger's code, so the other properties still run.
+    Each exception is reported once: ``raised`` maps its origin to the first property that met it.
     """
     with restored():
         try:
-            return prop.check(subject)
-        except (Exception, SystemExit) as error:
+            return next(prop.check(subject), Passed())
+        except (Exception, SystemExit) as caught:
+            # Python replaces a StopIteration that leaves a generator, such as a check.
+            error = caught.__cause__ if isinstance(caught.__cause__, StopIteration) else caught
             first = raised.setdefault(_origin(error), prop.id)
             if first != prop.id:
                 return NotApplicable(f"the same exception as in {first}, at the same line")
@@ -174,7 +163,7 @@ def _checked(prop: Property, subject: Subject, raised: dict[object, str]) -> Ver
 
 
 def _origin(error: BaseException) -> object:
-    """Type and line of what was raised in the first place."""
+    """Type and line of the exception that started the chain."""
     while error.__cause__ is not None:
         error = error.__cause__
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -182,7 +171,7 @@ def _origin(error: BaseException) -> object:
 
 
 def _said(error: BaseException, part: type | None) -> str:
-    """Type and message of an exception, and the line of the part's own file that it came from or through."""
+    """An exception's type and message, and the line of the part's own file that it came from or passed through."""
     message = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
     frames = traceback.extract_tb(error.__traceback__)
     own = _file(part)

@@ -14,7 +14,6 @@ from helpers.observations import (
     Slot,
     check_well_formed,
     observe,
-    parts_of,
     random_row,
     reordered,
     rows_of,
@@ -145,7 +144,7 @@ def test_the_result_is_what_the_budget_says(text: str, case: tuple[list[PromptRo
     """Slots, order, protected tokens, masses and exact tokens, with another budget for every row and head."""
     rows, budget = case
     obs = observed(rows)
-    before = [part.clone() for part in (*parts_of(obs.state), obs.protected)]
+    before = [part.clone() for part in (*obs.state.parts, obs.protected)]
     shares = tuple(stage.share for stage in parse(text).stages)
     state = bound(text).compress(obs, budget)
 
@@ -168,7 +167,7 @@ def test_the_result_is_what_the_budget_says(text: str, case: tuple[list[PromptRo
                     assert sum(slot.mass for slot in slots) == row.length
             else:
                 assert all(slot.mass == 1 for slot in slots)
-    after = (*parts_of(obs.state), obs.protected)
+    after = (*obs.state.parts, obs.protected)
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True)), "the input was changed"
 
 
@@ -208,9 +207,9 @@ def test_the_same_again_bit_for_bit_and_nothing_shared(text: str) -> None:
     first, second = made.compress(obs, budget), made.compress(obs, budget)
     assert same_bits(first, second)
     assert same_bits(first, bound(text).compress(observed(rows), budget))
-    held = {part.untyped_storage().data_ptr() for part in parts_of(obs.state)}
+    held = {part.untyped_storage().data_ptr() for part in obs.state.parts}
     for state in (first, made.compress(obs, whole(rows))):
-        assert held.isdisjoint(part.untyped_storage().data_ptr() for part in parts_of(state))
+        assert held.isdisjoint(part.untyped_storage().data_ptr() for part in state.parts)
         slots = state.width * 2 * 2
         assert state.kv_bytes == slots * (8 + 5) * 4
         assert state.overhead_bytes == slots * 3 * 4
@@ -479,7 +478,7 @@ def test_a_space_leads_back(name: str) -> None:
     obs = observed([random_row(20, 3), random_row(11, 4)])
     inside = space.forward(obs.state, obs.rope)
     back = space.inverse(inside, obs.rope)
-    for there, here in zip(parts_of(inside)[1:], parts_of(obs.state)[1:], strict=True):
+    for there, here in zip(inside.parts[1:], obs.state.parts[1:], strict=True):
         assert torch.equal(there, here)
     torch.testing.assert_close(back.keys[obs.state.valid], obs.state.keys[obs.state.valid], rtol=0, atol=5e-6)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from helpers.observations import (
     check_well_formed,
     observe,
-    parts_of,
     random_row,
     same_bits,
     slots_of,
@@ -54,14 +53,14 @@ def heads(state: KVState) -> list[tuple[int, int]]:
 @given(masked_states())
 def test_take_keeps_the_chosen_in_order_bit_for_bit(case: tuple[KVState, Tensor]) -> None:
     state, chosen = case
-    before = [part.clone() for part in parts_of(state)]
+    before = [part.clone() for part in state.parts]
     taken = take(state, chosen)
     check_well_formed(taken)
     assert taken.width == int(chosen.sum(-1).max())
     for row, head in heads(state):
         only = replace(state, mass=state.mass.masked_fill(~chosen, 0.0))
         assert slots_of(taken, row, head) == slots_of(only, row, head)
-    assert all(torch.equal(a, b) for a, b in zip(parts_of(state), before, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(state.parts, before, strict=True))
 
 
 @settings(deadline=None, max_examples=25)
@@ -114,7 +113,7 @@ def test_gather_reads_by_index(state: KVState, seed: int) -> None:
     for row, head in heads(state):
         for i in range(3):
             source = int(index[row, head, i])
-            for got, had in zip(parts_of(found), parts_of(state), strict=True):
+            for got, had in zip(found.parts, state.parts, strict=True):
                 assert torch.equal(got[row, head, i], had[row, head, source])
 
 
@@ -122,9 +121,9 @@ def test_gather_reads_by_index(state: KVState, seed: int) -> None:
 @given(states(), states())
 def test_append_puts_new_tokens_last(state: KVState, other: KVState) -> None:
     rows = min(state.mass.shape[0], other.mass.shape[0])
-    first, new = (KVState(*(part[:rows] for part in parts_of(s))) for s in (state, other))
+    first, new = (KVState(*(part[:rows] for part in s.parts)) for s in (state, other))
     grown = append(first, new)
-    for got, old, added in zip(parts_of(grown), parts_of(first), parts_of(new), strict=True):
+    for got, old, added in zip(grown.parts, first.parts, new.parts, strict=True):
         assert torch.equal(got, torch.cat((old, added), dim=2))
 
 
@@ -137,9 +136,9 @@ def test_results_are_new_tensors() -> None:
         gather(state, torch.arange(5).expand(2, 2, 5)),
         append(state, empty_like(state)),
     ]
-    held = {part.untyped_storage().data_ptr() for part in parts_of(state)}
+    held = {part.untyped_storage().data_ptr() for part in state.parts}
     for result in results:
-        assert held.isdisjoint(part.untyped_storage().data_ptr() for part in parts_of(result))
+        assert held.isdisjoint(part.untyped_storage().data_ptr() for part in result.parts)
 
 
 def merged_like(state: KVState, position: float, mass: float) -> KVState:

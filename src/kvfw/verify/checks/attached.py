@@ -1,4 +1,4 @@
-"""The part inside a model's own ``generate``: a small random Llama with grouped queries."""
+"""Runs the part inside a model's own ``generate``: a small random Llama with grouped queries."""
 
 from functools import cache
 from typing import Any, cast
@@ -9,9 +9,9 @@ from torch import Tensor
 from kvfw.model.compat.versions import passed
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.session.attach import attach
-from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.findings.verdict import Failed, Verdicts
 from kvfw.verify.instruments.tokenizer import SuiteTokenizer
 
 TOKENS, NEW = 90, 6
@@ -49,9 +49,10 @@ def _attached(subject: Subject, ratio: int) -> Any:
     return attach(small_model(), composition, ratio=ratio, sinks=SINKS, recent=RECENT, tokenizer=tokenizer())
 
 
+@holds("attach-ratio-1", "inside a model at ratio 1, logits and text are the full cache's", COMPOSED)
 @torch.inference_mode()
-def identity(subject: Subject) -> Verdict:
-    """At ratio 1, logits of what follows the prompt, and the text that ``generate`` writes."""
+def identity(subject: Subject) -> Verdicts:
+    """Compares the logits after the prompt and the text that ``generate`` writes."""
     model, ids = small_model(), _prompt(TOKENS + NEW)
     expected: Tensor = model(input_ids=ids).logits[:, TOKENS:]
     with _attached(subject, 1) as cache:
@@ -59,16 +60,17 @@ def identity(subject: Subject) -> Verdict:
         seen: Tensor = model(input_ids=ids[:, TOKENS:], **passed(model, cache), use_cache=True).logits
     off = float((seen - expected).abs().max())
     if not off <= TOLERANCE:
-        return Failed(f"the full cache's logits within {TOLERANCE:g} at ratio 1", f"off by {off:.3g}")
+        yield Failed(f"the full cache's logits within {TOLERANCE:g} at ratio 1", f"off by {off:.3g}")
     with _attached(subject, 1) as cache:
         text = _generated(ids[:, :TOKENS], **passed(model, cache))
     plain = _generated(ids[:, :TOKENS])
-    return PASSED if text == plain else Failed(f"the tokens {plain} at ratio 1", f"{text}")
+    if text != plain:
+        yield Failed(f"the tokens {plain} at ratio 1", f"{text}")
 
 
+@holds("attach-generate", "generate works at ratio 4, and the model is unchanged after", COMPOSED)
 @torch.inference_mode()
-def generates(subject: Subject) -> Verdict:
-    """At ratio 4, slots of every layer after ``generate``; and the model afterwards."""
+def generates(subject: Subject) -> Verdicts:
     model, ids = small_model(), _prompt()
     before: Tensor = model(input_ids=ids).logits
     with _attached(subject, 4) as cache:
@@ -77,14 +79,9 @@ def generates(subject: Subject) -> Verdict:
         expected = SINKS + RECENT + (TOKENS - SINKS - RECENT) // 4 + NEW - 1
         counts = [cache.state(i).valid.sum(-1).flatten().tolist() for i in range(2)]
     if len(text) != NEW:
-        return Failed(f"{NEW} new tokens at ratio 4", f"{len(text)}")
+        yield Failed(f"{NEW} new tokens at ratio 4", f"{len(text)}")
     if counts != [[expected] * 2] * 2:
-        return Failed(f"{expected} slots in every layer and head after {NEW} new tokens", f"{counts}")
+        yield Failed(f"{expected} slots in every layer and head after {NEW} new tokens", f"{counts}")
     after: Tensor = model(input_ids=ids).logits
-    return PASSED if torch.equal(before, after) else Failed("the model's own logits after the block", "other logits")
-
-
-PROPERTIES = (
-    Property("attach-ratio-1", "inside a model at ratio 1, logits and text are the full cache's", COMPOSED, identity),
-    Property("attach-generate", "generate works at ratio 4, and the model is unchanged after", COMPOSED, generates),
-)
+    if not (torch.equal(before, after)):
+        yield Failed("the model's own logits after the block", "other logits")

@@ -1,12 +1,12 @@
-"""A row's result is its own: padding, order of rows, head layouts and dtypes."""
+"""Checks that a row's result depends on that row only: padding, row order, head layouts, dtypes."""
 
 import torch
 
 from kvfw.core.state.rope import Rope
 from kvfw.verify.checks.compression import QUARTER, observed
-from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.findings.verdict import Failed, Verdicts
 from kvfw.verify.instruments.observed import (
     KEY_DIM,
     LENGTHS,
@@ -25,79 +25,62 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEADS = ((2, 2), (4, 1), (1, 4), (1, 1), (2, 3))
 
 
-def padding(subject: Subject) -> Verdict:
-    """A left-padded batch against its rows one at a time."""
+@holds("padding", "a left-padded batch equals its rows one at a time; padding is never kept", COMPOSED)
+def padding(subject: Subject) -> Verdicts:
     bound, rows = subject.bound(), three_rows()
     together = bound.compress(observed(subject), QUARTER)
     for i, row in enumerate(rows):
         alone = bound.compress(observe([row], bound.needs), QUARTER[i : i + 1])
-        difference = row_difference(together, i, alone, 0)
-        if difference:
+        if difference := row_difference(together, i, alone, 0):
             gap = max(LENGTHS) - row.length
-            return Failed("a left-padded row that comes out as it does alone", f"row with {gap} padding: {difference}")
-    return PASSED
+            yield Failed("a left-padded row that comes out as it does alone", f"row with {gap} padding: {difference}")
 
 
-def row_order(subject: Subject) -> Verdict:
-    """The same batch with its rows in another order."""
+@holds("row-order", "rows of a batch may stand in any order", COMPOSED)
+def row_order(subject: Subject) -> Verdicts:
     bound, rows, new = subject.bound(), three_rows(), (2, 0, 1)
     first = bound.compress(observe(rows, bound.needs), QUARTER)
     second = bound.compress(observe([rows[i] for i in new], bound.needs), QUARTER[list(new)])
     for place, i in enumerate(new):
-        difference = row_difference(second, place, first, i)
-        if difference:
-            return Failed("rows that do not care about their place in the batch", f"row {i}: {difference}")
-    return PASSED
+        if difference := row_difference(second, place, first, i):
+            yield Failed("rows that do not care about their place in the batch", f"row {i}: {difference}")
 
 
-def head_layouts(subject: Subject) -> Verdict:
-    """Runs with every way to share KV heads."""
+@holds("head-layouts", "works with grouped, multi-head and multi-query attention", COMPOSED)
+def head_layouts(subject: Subject) -> Verdicts:
     bound = subject.bound()
     for kv_heads, group in HEADS:
         obs = observe([random_row(40, 7, kv_heads=kv_heads, group=group)], bound.needs)
         state = bound.compress(obs, torch.full((1, kv_heads), 9))
         expected = (1, kv_heads, SINKS + RECENT + 9)
         if tuple(state.mass.shape) != expected or state.values.shape[-1] != VALUE_DIM:
-            return Failed(
+            yield Failed(
                 f"a state of shape {expected} with {kv_heads} KV heads and {kv_heads * group} query heads",
                 f"{tuple(state.mass.shape)} with values of {state.values.shape[-1]} numbers",
             )
-    return PASSED
 
 
-def dtypes(subject: Subject) -> Verdict:
-    """Caches in float32, float16 and bfloat16."""
+@holds("dtypes", "float32, float16 and bfloat16 caches come back in their own dtype", COMPOSED)
+def dtypes(subject: Subject) -> Verdicts:
     bound = subject.bound()
     for dtype in DTYPES:
         state = bound.compress(observe([random_row(40, 7, dtype=dtype)], bound.needs), torch.tensor([[9, 9]]))
         seen = (state.keys.dtype, state.values.dtype)
         if seen != (dtype, dtype):
-            return Failed(f"keys and values in the cache's own {dtype}", f"{seen[0]} and {seen[1]}")
+            yield Failed(f"keys and values in the cache's own {dtype}", f"{seen[0]} and {seen[1]}")
         other = (state.positions.dtype, state.mass.dtype, state.bias.dtype)
         if set(other) != {torch.float32}:
-            return Failed("positions, masses and biases in float32", f"{other}")
-        fault = number_fault(state)
-        if fault:
-            return Failed(f"finite numbers with a cache in {dtype}", fault)
-    return PASSED
+            yield Failed("positions, masses and biases in float32", f"{other}")
+        if fault := number_fault(state):
+            yield Failed(f"finite numbers with a cache in {dtype}", fault)
 
 
-def ropes(subject: Subject) -> Verdict:
-    """Layers without rotation, and with the other layout."""
+@holds("ropes", "works in layers without rotation and with either layout", COMPOSED)
+def ropes(subject: Subject) -> Verdicts:
     bound = subject.bound()
     whole = Rope(torch.linspace(1.0, 0.01, KEY_DIM // 2), layout="interleaved")
     for what, rope in (("no rotation", None), ("interleaved pairs", whole), ("half of the head", ROPE)):
         state = bound.compress(observe([random_row(40, 7)], bound.needs, rope=rope), torch.tensor([[9, 9]]))
         counts = state.valid.sum(-1).tolist()
         if counts != [[SINKS + RECENT + 9] * 2] or number_fault(state):
-            return Failed(f"{SINKS + RECENT + 9} finite slots per head in a layer with {what}", f"{counts} slots")
-    return PASSED
-
-
-PROPERTIES = (
-    Property("padding", "a left-padded batch equals its rows one at a time; padding is never kept", COMPOSED, padding),
-    Property("row-order", "rows of a batch may stand in any order", COMPOSED, row_order),
-    Property("head-layouts", "works with grouped, multi-head and multi-query attention", COMPOSED, head_layouts),
-    Property("dtypes", "float32, float16 and bfloat16 caches come back in their own dtype", COMPOSED, dtypes),
-    Property("ropes", "works in layers without rotation and with either layout", COMPOSED, ropes),
-)
+            yield Failed(f"{SINKS + RECENT + 9} finite slots per head in a layer with {what}", f"{counts} slots")

@@ -1,6 +1,7 @@
-"""A part is a pure function: same answer every time, nothing changed, nothing learnt from the neighbours."""
+"""Checks that a part is a pure function of its own inputs: no randomness, no side effects, no undeclared inputs."""
 
 from dataclasses import replace
+from itertools import product
 from typing import cast
 
 import torch
@@ -8,55 +9,53 @@ import torch
 from kvfw.core.compress.merging import Merging, merge_together
 from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.parts.part import part_option
+from kvfw.core.parts.part import Part, part_option
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.verify.checks.compression import QUARTER, compressed, observed
-from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import WINDOW_SCORES, Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
+from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.observed import observe, tensors_of, three_rows
 from kvfw.verify.instruments.states import bit_difference, head_slots
-from kvfw.verify.instruments.surroundings import changed, reseed, surroundings
+from kvfw.verify.instruments.surroundings import Surroundings, changed, reseed
 
-#: Looks at positions only.
+#: A scorer that does no arithmetic: it looks at positions only.
 PLAINEST = "position"
-#: Kinds of parts that see observations, and may ask other scorers about them.
+#: Kinds of parts that see observations, and may hold other scorers.
 HOLDERS = frozenset({Kind.SCORER, Kind.STAGE})
 
 
-def deterministic(subject: Subject) -> Verdict:
-    """Twice the same, whatever the global generators say and whatever ran in between."""
+@holds("deterministic", "the same input gives the same bits, always", COMPOSED)
+def deterministic(subject: Subject) -> Verdicts:
+    """Reseeds the global generators and compresses something else in between."""
     obs, bound = observed(subject), subject.bound()
     reseed(1)
     first = bound.compress(obs, QUARTER)
     reseed(2)
     bound.compress(observe(three_rows()[:1], bound.needs), QUARTER[:1])
-    difference = bit_difference(first, bound.compress(obs, QUARTER))
-    if difference:
-        return Failed("the same bits for the same input, twice and after other calls", difference)
-    return PASSED
+    if difference := bit_difference(first, bound.compress(obs, QUARTER)):
+        yield Failed("the same bits for the same input, twice and after other calls", difference)
 
 
-def leaves_process_alone(subject: Subject) -> Verdict:
-    """Generators, threads, default dtype and gradient mode after a call.
-
-    What a part without any arithmetic changes is none of the part's doing: checks of types at run time draw samples.
-    """
+@holds("process", "random generators, threads and dtype stay as they are", COMPOSED)
+def leaves_process_alone(subject: Subject) -> Verdicts:
+    """Ignores what the plainest part changes, too: run-time type checks draw random samples."""
     idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.recipe)
     found = [name for name in seen if name not in idle]
-    return Failed("a process as it was before the call", f"changed: {', '.join(found)}") if found else PASSED
+    if found:
+        yield Failed("a process as it was before the call", f"changed: {', '.join(found)}")
 
 
 def _changes(subject: Subject, recipe: str) -> list[str]:
     bound = subject.bound(recipe)
-    obs, before = observe(three_rows(), bound.needs), surroundings()
+    obs, before = observe(three_rows(), bound.needs), Surroundings()
     bound.compress(obs, QUARTER)
-    return changed(before, surroundings())
+    return changed(before, Surroundings())
 
 
-def pure(subject: Subject) -> Verdict:
-    """Copies every input before the call and compares after it."""
+@holds("pure", "inputs are not modified", COMPOSED)
+def pure(subject: Subject) -> Verdicts:
     obs, bound = observed(subject), subject.bound()
     budget = QUARTER.clone()
     copies = {name: part.clone() for name, part in tensors_of(obs).items()}
@@ -66,11 +65,12 @@ def pure(subject: Subject) -> Verdict:
     touched = [name for name, part in copies.items() if not torch.equal(part, now[name])]
     touched += ["budget"] * (not torch.equal(budget, QUARTER))
     touched += ["the part's own options"] * (options != repr(subject.part))
-    return Failed("inputs that nobody writes to", f"changed: {', '.join(touched)}") if touched else PASSED
+    if touched:
+        yield Failed("inputs that nobody writes to", f"changed: {', '.join(touched)}")
 
 
 class Watcher:
-    """A scorer that notices when it is shown more than it asked for."""
+    """A scorer that records when it is shown more than it declared."""
 
     def __init__(self) -> None:
         self.needs, self.shown = Needs(queries=3), list[str]()
@@ -83,13 +83,14 @@ class Watcher:
         return obs.state.positions.clamp(min=0)
 
 
-def held_scorers(subject: Subject) -> Verdict:
-    """Puts a scorer that watches what it is shown in the place of each scorer that the part holds."""
-    part = subject.options
+@holds("held-scorers", "a scorer that it holds sees only what it asks for", HOLDERS)
+def held_scorers(subject: Subject) -> Verdicts:
+    """Replaces each scorer that the part holds by a ``Watcher``."""
+    part: Part = subject.part
     marks = {key: part_option(info) for key, info in type(part).model_fields.items()}
     held = {key: Watcher() for key, mark in marks.items() if mark is not None and mark.kind is Kind.SCORER}
     if not held:
-        return NotApplicable("it holds no scorer")
+        yield NotApplicable("it holds no scorer")
     values = {key: getattr(part, key) for key in marks}
     shown = {key: (each,) if isinstance(values[key], tuple) else each for key, each in held.items()}
     whole = type(part)(**values | shown)
@@ -98,53 +99,53 @@ def held_scorers(subject: Subject) -> Verdict:
     _answer(replace(subject, built=replace(subject.built, value=whole)), observe(three_rows(), needs | more))
     for key, watcher in held.items():
         if watcher.shown:
-            return Failed(f"obs.score(self.{key}): the scorer it holds sees what it asks for", watcher.shown[0])
-    return PASSED
+            yield Failed(f"obs.score(self.{key}): the scorer it holds sees what it asks for", watcher.shown[0])
 
 
-def bias_kept(subject: Subject) -> Verdict:
-    """A prompt whose slots have biases, as an earlier compression may have fitted them."""
+@holds("bias-kept", "a slot that stays keeps the bias it has", COMPOSED)
+def bias_kept(subject: Subject) -> Verdicts:
+    """Compresses slots that already have biases, as an earlier compression may have fitted them."""
     obs = observed(subject)
     fitted = torch.randn(obs.state.bias.shape, generator=torch.Generator().manual_seed(8))
     obs = replace(obs, state=replace(obs.state, bias=obs.state.bias + fitted))
     state = subject.bound().compress(obs, QUARTER)
     same = (state.values[..., :, None, :] == obs.state.values[..., None, :, :]).all(-1) & state.valid[..., None]
     differ = int((same & (state.bias[..., None] != obs.state.bias[..., None, :])).sum())
-    return Failed("slots that stay with the bias they had", f"{differ} have another") if differ else PASSED
+    if differ:
+        yield Failed("slots that stay with the bias they had", f"{differ} have another")
 
 
-def hybrids(subject: Subject) -> Verdict:
-    """Alone before and after hybrids ran; a selecting part keeps the same tokens inside a hybrid as alone."""
+@holds("hybrids", "the result in a hybrid is what it is alone", COMPOSED)
+def hybrids(subject: Subject) -> Verdicts:
+    """Compresses alone before and after a hybrid; a selecting part must keep the same tokens in the hybrid."""
     obs, alone = compressed(subject)
     bound = subject.bound()
     last = bound.stages[-1].consumes_rest
     mixed = subject.bound(f"position:0.5+{subject.recipe}:0.5" if last else f"{subject.recipe}:0.5+{WINDOW_SCORES}:0.5")
     together = mixed.compress(observe(three_rows(), mixed.needs), 2 * QUARTER)
-    difference = bit_difference(alone, bound.compress(obs, QUARTER))
-    if difference:
-        return Failed("the same bits before and after a hybrid ran", difference)
+    if difference := bit_difference(alone, bound.compress(obs, QUARTER)):
+        yield Failed("the same bits before and after a hybrid ran", difference)
     if last:
-        return PASSED
-    for row in range(3):
-        for head in range(2):
-            ours, all_values = head_slots(alone, row, head)[1], head_slots(together, row, head)[1]
-            missing = ~(ours[:, None] == all_values).all(-1).any(-1)
-            if bool(missing.any()):
-                return Failed(
-                    f"in {mixed.composition} the tokens that the part keeps alone",
-                    f"row {row}, head {head}: {int(missing.sum())} of {len(ours)} are missing",
-                )
-    return PASSED
+        return
+    for row, head in product(range(3), range(2)):
+        ours, all_values = head_slots(alone, row, head)[1], head_slots(together, row, head)[1]
+        missing = int((~(ours[:, None] == all_values).all(-1).any(-1)).sum())
+        if missing:
+            yield Failed(
+                f"in {mixed.composition} the tokens that the part keeps alone",
+                f"row {row}, head {head}: {missing} of {len(ours)} are missing",
+            )
 
 
-def needs_enough(subject: Subject) -> Verdict:
-    """Runs with exactly what was declared; then with something undeclared beside it, which must change nothing."""
+@holds("needs", "what it declares to need is enough, and it looks at nothing else", COMPOSED)
+def needs_enough(subject: Subject) -> Verdicts:
+    """Runs with the declared observations, then adds undeclared ones, which must change nothing."""
     needs = subject.bound().needs
     exact = observe(three_rows(), needs)
     expected = _answer(subject, exact)
     for what, extra in _undeclared(needs):
         full = observe(three_rows(), needs | extra)
-        # Only the undeclared kind is added: a wider window than declared is never shown to a part.
+        # A declared window keeps its width: a part is never shown a wider one.
         shown = replace(
             exact,
             queries=exact.queries if needs.queries else full.queries,
@@ -153,8 +154,7 @@ def needs_enough(subject: Subject) -> Verdict:
             lexical=full.lexical,
         )
         if not torch.equal(_answer(subject, shown), expected):
-            return Failed(f"an answer that does not look at {what}, which it did not declare", "another answer with it")
-    return PASSED
+            yield Failed(f"an answer that does not look at {what}, which it did not declare", "another answer with it")
 
 
 def _undeclared(needs: Needs) -> list[tuple[str, Needs]]:
@@ -164,22 +164,12 @@ def _undeclared(needs: Needs) -> list[tuple[str, Needs]]:
 
 
 def _answer(subject: Subject, obs: Observation) -> torch.Tensor:
-    """Scores, or what a stage keeps and merges, asked for directly so that nothing narrows the observation."""
+    """Scores, or what a stage keeps and merges. Calls the part directly, so that the observation is not narrowed."""
     if subject.spec.kind is Kind.SCORER:
-        return subject.scorer.score(obs).masked_fill(~obs.middle, 0.0)
-    stage = cast(Stage, subject.part) if subject.spec.kind is Kind.STAGE else subject.bound().stages[0]
+        scorer: Scorer = subject.part
+        return scorer.score(obs).masked_fill(~obs.middle, 0.0)
+    stage: Stage = subject.part if subject.spec.kind is Kind.STAGE else subject.bound().stages[0]
     outcome = stage.run(obs, obs.score, QUARTER, obs.middle)
     new = outcome.merged
     merged = merge_together([new])[0] if isinstance(new, Merging) else new
     return outcome.kept if merged is None else merged.keys
-
-
-PROPERTIES = (
-    Property("deterministic", "the same input gives the same bits, always", COMPOSED, deterministic),
-    Property("process", "random generators, threads and dtype stay as they are", COMPOSED, leaves_process_alone),
-    Property("pure", "inputs are not modified", COMPOSED, pure),
-    Property("held-scorers", "a scorer that it holds sees only what it asks for", HOLDERS, held_scorers),
-    Property("bias-kept", "a slot that stays keeps the bias it has", COMPOSED, bias_kept),
-    Property("hybrids", "the result in a hybrid is what it is alone", COMPOSED, hybrids),
-    Property("needs", "what it declares to need is enough, and it looks at nothing else", COMPOSED, needs_enough),
-)

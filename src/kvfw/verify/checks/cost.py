@@ -1,4 +1,4 @@
-"""What a part costs, as figures: time against the prompt's own prefill, and memory against the layer's cache."""
+"""Measures what a part costs: time relative to the prompt's prefill, memory relative to the layer's cache."""
 
 import statistics
 import time
@@ -12,24 +12,24 @@ from kvfw.core.state.observation import Needs
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.run.prefill import Prefill, prefill
 from kvfw.verify.checks.attached import VOCABULARY, tokenizer
-from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import Failed, Passed, Verdict
+from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.meter import Meter
 
 TOKENS, LAYERS, REPEATS = 1024, 2, 3
 SINKS, RECENT = 4, 84
-#: Times the prefill. Compressing happens once per prompt, like the prefill; a method that takes twice as long as
-#: reading the prompt is no longer a way to serve it. kvfw's own need 0.01 to 0.6; the room is for busy machines.
+#: Times the prefill. Both happen once per prompt; a method that takes twice as long as the prefill cannot serve
+#: prompts. kvfw's own methods take 0.01 to 0.6; the rest is room for busy machines.
 MOST_TIME = 2.0
-#: Times the layer's full cache. Layers are compressed one by one, so this is the peak over the compressed cache. kvfw's
-#: own methods take 0.4 to 5; attention of all queries to all keys takes 25 at this length.
+#: Times the layer's full cache. Layers are compressed one by one, so one layer sets the peak. kvfw's own methods take
+#: 0.4 to 5; attention of all queries to all keys takes 25 at this length.
 MOST_MEMORY = 20.0
 
 
 @cache
 def model_of_real_shape() -> Any:
-    """Layers as SmolLM2-135M has them: 9 heads on 3 KV heads of size 64."""
+    """A random model with the layers of SmolLM2-135M: 9 heads on 3 KV heads of size 64."""
     return random_llama(layers=LAYERS, heads=9, kv_heads=3, head_dim=64, vocabulary=VOCABULARY, spread=0.05)
 
 
@@ -39,9 +39,9 @@ class StageCost:
 
     Args:
         prefill_s: the prompt alone.
-        capture_s: what observing adds to it.
+        capture_s: the time that observing adds to it.
         compress_s: compressing all layers.
-        extra_bytes: most memory that compressing one layer takes at once, the result included.
+        extra_bytes: peak memory of compressing one layer, including the result.
         layer_bytes: keys and values of one layer, uncompressed.
     """
 
@@ -53,12 +53,12 @@ class StageCost:
 
     @property
     def time(self) -> float:
-        """Times the prefill."""
+        """Time as a multiple of the prefill."""
         return (self.capture_s + self.compress_s) / self.prefill_s
 
     @property
     def memory(self) -> float:
-        """Times the layer's full cache."""
+        """Memory as a multiple of the layer's full cache."""
         return self.extra_bytes / self.layer_bytes
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class StageCost:
 
 @torch.inference_mode()
 def measured(subject: Subject) -> StageCost:
-    """Prefill without and with observation and compression, in turns, so that a busy moment hits all of them."""
+    """Alternates plain prefill, observing prefill and compression, so that a busy moment slows all of them."""
     bound = subject.bound()
     plain, observed, compressing = [], [], []
     _prefilled(Needs())  # the first forward warms up
@@ -99,14 +99,11 @@ def _prefilled(needs: Needs) -> Prefill:
     return prefill(model_of_real_shape(), ids, needs, sinks=SINKS, recent=RECENT, vocabulary=tokenizer())
 
 
-def cost(subject: Subject) -> Verdict:
-    """Figures, and generous limits."""
+@holds("cost", "time against the prefill and extra memory stay in bounds", COMPOSED)
+def cost(subject: Subject) -> Verdicts:
     figures = measured(subject)
     if figures.time > MOST_TIME:
-        return Failed(f"observing and compressing within {MOST_TIME:g} x the prompt's prefill", str(figures))
+        yield Failed(f"observing and compressing within {MOST_TIME:g} x the prompt's prefill", str(figures))
     if figures.memory > MOST_MEMORY:
-        return Failed(f"extra memory within {MOST_MEMORY:g} x the layer's full cache", str(figures))
-    return Passed(str(figures))
-
-
-PROPERTIES = (Property("cost", "time against the prefill and extra memory stay in bounds", COMPOSED, cost),)
+        yield Failed(f"extra memory within {MOST_MEMORY:g} x the layer's full cache", str(figures))
+    yield Passed(str(figures))

@@ -1,31 +1,31 @@
-"""Nothing of size N x N: the longest prompts are those that most need compression."""
+"""Checks that nothing of size N x N is made: the longest prompts need compression most."""
 
 from dataclasses import replace
 
 import torch
 
 from kvfw.core.state.observation import Needs
-from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import Failed, Passed, Verdict
+from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.meter import Meter
 from kvfw.verify.instruments.observed import RECENT, SINKS, observe, random_row
 
-#: Length of the shorter of two prompts; the other is twice as long.
+#: Length of the shorter of two prompts; the longer has twice as many.
 TOKENS = 512
 #: The number of slots is the same for both lengths, so that only the prompt grows.
 SLOTS = 24
 #: A tensor that grows with the length doubles, one that grows with its square becomes four times as large.
 MOST_GROWTH = 3.0
-#: A part is shown no more than this many queries, so that its window does not decide how long the prompts are.
+#: A part sees at most this many queries, so that its window does not set the prompts' length.
 MOST_QUERIES = 1024
 
 
 def largest_tensor(subject: Subject, tokens: int) -> int:
-    """Bytes of the largest tensor made while a prompt of that length is compressed."""
+    """Bytes of the largest tensor made while compressing a prompt of this length."""
     bound = subject.bound()
     needs = bound.needs
-    # Column sums are captured by the model's side, block by block; here they cost n x n, so they are made up.
+    # A model's prefill adds up column sums block by block; computing them here would take n x n, so they are random.
     obs = observe([random_row(tokens, 3)], Needs(queries=min(needs.queries, MOST_QUERIES), lexical=needs.lexical))
     made_up = torch.rand(obs.state.mass.shape, generator=torch.Generator().manual_seed(0))
     obs = replace(obs, column_sums=dict.fromkeys(needs.column_sums, made_up))
@@ -35,8 +35,9 @@ def largest_tensor(subject: Subject, tokens: int) -> int:
     return largest
 
 
-def no_square(subject: Subject) -> Verdict:
-    """Doubles the prompt and looks how the largest tensor grows."""
+@holds("no-square", "no tensor grows with the square of the prompt's length", COMPOSED)
+def no_square(subject: Subject) -> Verdicts:
+    """Compares the largest tensors for a prompt and for one twice as long."""
     asked = subject.bound().needs.queries
     tokens = max(TOKENS, min(asked, MOST_QUERIES) + SINKS + RECENT)
     short, long = largest_tensor(subject, tokens), largest_tensor(subject, 2 * tokens)
@@ -44,8 +45,5 @@ def no_square(subject: Subject) -> Verdict:
     figures = f"the largest tensor is {short / 1024:.0f} KiB at {tokens} tokens, {long / 1024:.0f} KiB at {2 * tokens}"
     figures += f"; shown {MOST_QUERIES} of the {asked} queries it asks for" if asked > MOST_QUERIES else ""
     if growth > MOST_GROWTH:
-        return Failed("no tensor that grows with the square of the prompt's length", f"{figures}: {growth:.1f} x")
-    return Passed(figures)
-
-
-PROPERTIES = (Property("no-square", "no tensor grows with the square of the prompt's length", COMPOSED, no_square),)
+        yield Failed("no tensor that grows with the square of the prompt's length", f"{figures}: {growth:.1f} x")
+    yield Passed(figures)

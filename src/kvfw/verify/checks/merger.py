@@ -1,4 +1,4 @@
-"""What holds of a merger, asked for directly."""
+"""Checks a merger by calling it directly."""
 
 from dataclasses import replace
 
@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from kvfw.core.compress.merging import MASS_TOLERANCE
+from kvfw.core.contracts.parts import Merger
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.slots import take
 from kvfw.core.state.state import KVState
 from kvfw.verify.checks.untouched import untouched
-from kvfw.verify.findings.property import Property
+from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.findings.verdict import Failed, Verdicts
 from kvfw.verify.instruments.observed import observe, random_row
-from kvfw.verify.instruments.states import FIELDS, brief, head_slots, number_fault, order_fault, parts_of
+from kvfw.verify.instruments.states import FIELDS, brief, head_slots, number_fault, order_fault
 
 MERGERS = frozenset({Kind.MERGER})
 LENGTHS = (36, 30)
@@ -23,7 +24,7 @@ BUDGETS = ([[9, 9], [9, 9]], [[1, 1], [1, 1]], [[2, 20], [29, 5]], [[35, 35], [2
 
 
 def _slots(seed: int = 3) -> KVState:
-    """Two rows of 36 and 30 slots, as the merge stage hands them over: blank on the left."""
+    """Two rows of 36 and 30 slots, padded on the left as the merge stage passes them."""
     state = observe([random_row(length, seed + length) for length in LENGTHS], Needs()).state
     return take(state, state.valid)
 
@@ -33,63 +34,63 @@ def _weights(state: KVState) -> Tensor:
 
 
 def _merged_before(state: KVState) -> KVState:
-    """The same slots as if an earlier compression had merged some of them."""
+    """The same slots with masses as if an earlier compression had merged some of them."""
     steps = torch.arange(state.width) % 3 + 1.0
     return replace(state, mass=torch.where(state.valid, steps, 0.0))
 
 
-def count(subject: Subject) -> Verdict:
-    """Valid slots for every budget."""
+def _merged(subject: Subject, state: KVState, slots: list[list[int]], weights: Tensor | None = None) -> KVState:
+    merger: Merger = subject.part
+    return merger.merge(state, _weights(state) if weights is None else weights, torch.tensor(slots))
+
+
+@holds("merge-count", "as many slots as the budget says in every head", MERGERS)
+def count(subject: Subject) -> Verdicts:
     state = _slots()
     for slots in BUDGETS:
-        seen = subject.merger.merge(state, _weights(state), torch.tensor(slots)).valid.sum(-1).tolist()
+        seen = _merged(subject, state, slots).valid.sum(-1).tolist()
         if seen != slots:
-            return Failed(f"{slots} slots per row and head", f"{seen}")
-    return PASSED
+            yield Failed(f"{slots} slots per row and head", f"{seen}")
 
 
-def mass(subject: Subject) -> Verdict:
-    """Sums of masses, of fresh tokens and of slots that were merged before; less only where it says so."""
-    loses = subject.merger.loses_mass
+@holds("merge-mass", "masses add up, also of slots merged before", MERGERS)
+def mass(subject: Subject) -> Verdicts:
+    """The sum may be smaller only for a merger with ``loses_mass``."""
+    loses: bool = subject.part.loses_mass
     for what, state in (("tokens", _slots()), ("slots merged before", _merged_before(_slots()))):
         expected = state.mass.sum(-1)
         for slots in BUDGETS:
-            seen = subject.merger.merge(state, _weights(state), torch.tensor(slots)).mass.sum(-1)
+            seen = _merged(subject, state, slots).mass.sum(-1)
             least = 0.0 if loses else expected * (1 - MASS_TOLERANCE)
             if bool(((seen > expected * (1 + MASS_TOLERANCE)) | (seen < least)).any()):
                 most = " or less" if loses else ""
-                return Failed(f"masses that add up to {expected.tolist()}{most} ({what})", f"{seen.tolist()}")
-    return PASSED
+                yield Failed(f"masses that add up to {expected.tolist()}{most} ({what})", f"{seen.tolist()}")
 
 
-def equal_bias(subject: Subject) -> Verdict:
-    """Every slot that goes in has the same bias."""
+@holds("merge-bias", "slots of equal bias become slots of that bias", MERGERS)
+def equal_bias(subject: Subject) -> Verdicts:
     state = replace(_slots(), bias=torch.where(_slots().valid, -1.5, -torch.inf))
     for slots in BUDGETS:
-        merged = subject.merger.merge(state, _weights(state), torch.tensor(slots))
+        merged = _merged(subject, state, slots)
         if bool(((merged.bias + 1.5).abs() > 1e-4)[merged.valid].any()):
-            return Failed("slots of bias -1.5 where all that went in have it", brief(merged.bias[merged.valid]))
-    return PASSED
+            yield Failed("slots of bias -1.5 where all that went in have it", brief(merged.bias[merged.valid]))
 
 
-def ordered(subject: Subject) -> Verdict:
-    """Positions ascend and stay within those that went in."""
+@holds("merge-order", "positions ascend and stay in range", MERGERS)
+def ordered(subject: Subject) -> Verdicts:
     state = _slots()
     for slots in BUDGETS:
-        merged = subject.merger.merge(state, _weights(state), torch.tensor(slots))
-        fault = order_fault(merged)
-        if not fault and bool((merged.positions > state.positions.amax(-1, keepdim=True) + 1e-3).any()):
-            fault = "a position beyond the last slot that went in"
-        if fault:
-            return Failed("ascending positions, between the first and the last that went in", f"{fault} ({slots})")
-    return PASSED
+        merged = _merged(subject, state, slots)
+        beyond = bool((merged.positions > state.positions.amax(-1, keepdim=True) + 1e-3).any())
+        if fault := order_fault(merged) or "a position beyond the last slot that went in" * beyond:
+            yield Failed("ascending positions, between the first and the last that went in", f"{fault} ({slots})")
 
 
-def alone(subject: Subject) -> Verdict:
-    """Nearly every slot stands alone when all but one may stay: those must keep their bits."""
+@holds("merge-alone", "a slot that stands alone keeps its bits", MERGERS)
+def alone(subject: Subject) -> Verdicts:
+    """With one slot fewer than tokens, nearly every slot stands alone."""
     state = _slots()
-    budget = torch.tensor(BUDGETS[-1])
-    merged = subject.merger.merge(state, _weights(state), budget)
+    merged = _merged(subject, state, BUDGETS[-1])
     for row in range(2):
         for head in range(2):
             keys, values, positions, masses, _ = head_slots(merged, row, head)
@@ -99,42 +100,27 @@ def alone(subject: Subject) -> Verdict:
             same &= positions[single][:, None] == old_positions
             if not bool(same.any(-1).all()):
                 wrong = int((~same.any(-1)).nonzero()[0])
-                return Failed(
+                yield Failed(
                     "a slot that stands alone with the key, value and position it came with",
                     f"row {row}, head {head}: the slot at position {float(positions[single][wrong]):.4g} differs",
                 )
-    return PASSED
 
 
-def weights(subject: Subject) -> Verdict:
-    """Weights of any size: none at all, all on one slot, very large."""
+@holds("merge-weights", "weights of any size give finite slots", MERGERS)
+def weights(subject: Subject) -> Verdicts:
     state = _slots()
     one = torch.zeros_like(state.mass)
     one[..., -1] = 1.0
     cases = {"all 0": torch.zeros_like(one), "all on one slot": one, "very large": _weights(state) * 1e20}
     for what, given in cases.items():
         for slots in BUDGETS:
-            merged = subject.merger.merge(state, given, torch.tensor(slots))
-            fault = number_fault(merged)
-            if fault:
-                return Failed(f"finite slots with weights that are {what}", f"{fault} (budget {slots})")
-    return PASSED
+            if fault := number_fault(_merged(subject, state, slots, given)):
+                yield Failed(f"finite slots with weights that are {what}", f"{fault} (budget {slots})")
 
 
-def inputs_kept(subject: Subject) -> Verdict:
-    """State, weights and budget."""
+@holds("merge-pure", "state, weights and budget are not modified", MERGERS)
+def inputs_kept(subject: Subject) -> Verdicts:
     state = _slots()
     scores, budget = _weights(state), torch.tensor(BUDGETS[2])
-    given = {**dict(zip(FIELDS, parts_of(state), strict=True)), "weights": scores, "budget": budget}
-    return untouched(lambda: subject.merger.merge(state, scores, budget), given)
-
-
-PROPERTIES = (
-    Property("merge-count", "as many slots as the budget says in every head", MERGERS, count),
-    Property("merge-mass", "masses add up, also of slots merged before", MERGERS, mass),
-    Property("merge-bias", "slots of equal bias become slots of that bias", MERGERS, equal_bias),
-    Property("merge-order", "positions ascend and stay in range", MERGERS, ordered),
-    Property("merge-alone", "a slot that stands alone keeps its bits", MERGERS, alone),
-    Property("merge-weights", "weights of any size give finite slots", MERGERS, weights),
-    Property("merge-pure", "state, weights and budget are not modified", MERGERS, inputs_kept),
-)
+    given = {**dict(zip(FIELDS, state.parts, strict=True)), "weights": scores, "budget": budget}
+    return untouched(lambda: subject.part.merge(state, scores, budget), given)

@@ -1,4 +1,4 @@
-"""What holds of a metric: a number or a reason, never something in between."""
+"""Checks that a metric gives a finite number or a reason why there is none."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,27 +10,25 @@ import torch
 from kvfw.core.contracts.metric import DerivedMetric, Evidence, Measured, Metric, Missing, Value
 from kvfw.core.contracts.records import MetricInfo, TrialRecord
 from kvfw.core.parts.spec import Kind
-from kvfw.verify.findings.property import Property
+from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
+from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.evidence import nothing, records, scenarios
-from kvfw.verify.instruments.states import parts_of
 
 METRICS = frozenset({Kind.METRIC})
 
 
-def info(subject: Subject) -> Verdict:
-    """The metric's own description, and the name it is registered under."""
+@holds("metric-info", "it says how it is named and shown", METRICS)
+def info(subject: Subject) -> Verdicts:
     found = getattr(subject.part, "info", None)
     if not isinstance(found, MetricInfo):
-        return Failed("a class variable `info` that is a kvfw.MetricInfo", type(found).__name__)
-    if found.name != subject.spec.name:
-        return Failed(f"info.name is the registered name, {subject.spec.name!r}", repr(found.name))
-    return PASSED
+        yield Failed("a class variable `info` that is a kvfw.MetricInfo", type(found).__name__)
+    elif found.name != subject.spec.name:
+        yield Failed(f"info.name is the registered name, {subject.spec.name!r}", repr(found.name))
 
 
 def _runs(subject: Subject) -> Mapping[str, list[TrialRecord]]:
-    """Runs by what is special about them, for metrics that need all records."""
+    """Runs for derived metrics, which need all records; the key describes the run."""
     names = tuple(spec.name for spec in subject.registry.of_kind(Kind.METRIC) if spec.name != subject.spec.name)
     return {
         "an ordinary run": records(names),
@@ -41,8 +39,8 @@ def _runs(subject: Subject) -> Mapping[str, list[TrialRecord]]:
 
 
 def _answers(subject: Subject) -> Iterator[tuple[str, Callable[[], list[Value]]]]:
-    """What to ask, by case."""
-    metric = subject.metric
+    """Each case, with a function that makes the metric's values for it."""
+    metric: Metric | DerivedMetric = subject.part
     if isinstance(metric, DerivedMetric):
         for what, run in _runs(subject).items():
             yield what, partial(_derived, metric, run)
@@ -60,7 +58,7 @@ def _measured(metric: Metric, evidence: Evidence) -> list[Value]:
 
 
 def _fault(value: object) -> str:
-    """What is wrong with a value; empty text where nothing is."""
+    """What is wrong with a value; an empty string if nothing is."""
     if isinstance(value, Missing):
         return "" if value.reason.strip() else "Missing without a reason"
     number = value.value if isinstance(value, Measured) else value
@@ -73,86 +71,73 @@ def _fault(value: object) -> str:
     return ""
 
 
-def values(subject: Subject) -> Verdict:
-    """Every made-up trial, one-token responses and the baseline against itself among them."""
+@holds("metric-value", "a finite number, or Missing with a reason: never NaN", METRICS)
+def values(subject: Subject) -> Verdicts:
     for what, ask in _answers(subject):
         for value in ask():
-            fault = _fault(value)
-            if fault:
-                return Failed("a finite number, or Missing with a reason", f"{fault} for {what}")
-    return PASSED
+            if fault := _fault(value):
+                yield Failed("a finite number, or Missing with a reason", f"{fault} for {what}")
 
 
-def deterministic(subject: Subject) -> Verdict:
-    """Asked twice."""
+@holds("metric-deterministic", "the same trial gives the same value", METRICS)
+def deterministic(subject: Subject) -> Verdicts:
     for what, ask in _answers(subject):
         first, second = ask(), ask()
         if first != second:
-            return Failed("the same answer twice", f"{first} and {second} for {what}")
-    return PASSED
+            yield Failed("the same answer twice", f"{first} and {second} for {what}")
 
 
-def no_bare_zero(subject: Subject) -> Verdict:
-    """Where there is nothing to measure, 0 would be taken for a result. A proportion counts hits: 0 is one."""
-    metric = subject.metric
+@holds("metric-nothing", "nothing to measure is Missing, never a bare 0", METRICS)
+def no_bare_zero(subject: Subject) -> Verdicts:
+    """A 0 would be taken for a result. For a proportion, which counts hits, it is one."""
+    metric: Metric | DerivedMetric = subject.part
     if metric.info.proportion:
-        return PASSED
-    seen: list[Value] = []
+        return
     if isinstance(metric, DerivedMetric):
-        seen.extend(metric.derive(_runs(subject)["a run without values"]).values())
+        seen = _derived(metric, _runs(subject)["a run without values"])
     else:
-        seen.append(metric.measure(nothing()))
-    bare = [value for value in seen if not isinstance(value, Missing) and value == 0]
-    return Failed("Missing with a reason where there is nothing to measure", "0") if bare else PASSED
+        seen = _measured(metric, nothing())
+    if any(not isinstance(value, Missing) and value == 0 for value in seen):
+        yield Failed("Missing with a reason where there is nothing to measure", "0")
 
 
-def every_record(subject: Subject) -> Verdict:
-    """A derived metric answers for every trial and for no other."""
-    metric = subject.metric
+@holds("metric-derived", "a derived metric answers for every trial", METRICS)
+def every_record(subject: Subject) -> Verdicts:
+    """It must also answer for no other trial."""
+    metric: Metric | DerivedMetric = subject.part
     if not isinstance(metric, DerivedMetric):
-        return NotApplicable("it measures each trial by itself")
+        yield NotApplicable("it measures each trial by itself")
+        return
     for what, run in _runs(subject).items():
         keys = {record.key for record in run}
         seen = set(metric.derive(run))
         if seen != keys:
-            return Failed(f"an answer for each of {len(keys)} trials", f"{len(seen & keys)} for {what}")
-    return PASSED
+            yield Failed(f"an answer for each of {len(keys)} trials", f"{len(seen & keys)} for {what}")
 
 
-def pure(subject: Subject) -> Verdict:
-    """Copies what is in the evidence before the call."""
-    metric = subject.metric
+@holds("metric-pure", "it does not modify what it is shown", METRICS)
+def pure(subject: Subject) -> Verdicts:
+    metric: Metric | DerivedMetric = subject.part
     if isinstance(metric, DerivedMetric):
         for what, run in _runs(subject).items():
             texts = [record.model_dump_json() for record in run]
             metric.derive(run)
             if texts != [record.model_dump_json() for record in run]:
-                return Failed("records that nobody writes to", f"changed: {what}")
-        return PASSED
+                yield Failed("records that nobody writes to", f"changed: {what}")
+        return
     for what, evidence in scenarios().items():
-        copies = {layer: [part.clone() for part in parts_of(state)] for layer, state in evidence.states.items()}
+        copies = {layer: [part.clone() for part in state.parts] for layer, state in evidence.states.items()}
         before = _plain(evidence)
         metric.measure(evidence)
         same = copies.keys() == evidence.states.keys() and _plain(evidence) == before
         if not same or not all(
             torch.equal(now, then)
             for layer, state in evidence.states.items()
-            for now, then in zip(parts_of(state), copies[layer], strict=True)
+            for now, then in zip(state.parts, copies[layer], strict=True)
         ):
-            return Failed("evidence that nobody writes to", f"changed: {what}")
-    return PASSED
+            yield Failed("evidence that nobody writes to", f"changed: {what}")
 
 
 def _plain(evidence: Evidence) -> str:
-    """All of the evidence but its tensors, as text."""
+    """The evidence without its tensors, as text."""
     return repr({field.name: getattr(evidence, field.name) for field in fields(evidence) if field.name != "states"})
-
-
-PROPERTIES = (
-    Property("metric-info", "it says how it is named and shown", METRICS, info),
-    Property("metric-value", "a finite number, or Missing with a reason: never NaN", METRICS, values),
-    Property("metric-deterministic", "the same trial gives the same value", METRICS, deterministic),
-    Property("metric-nothing", "nothing to measure is Missing, never a bare 0", METRICS, no_bare_zero),
-    Property("metric-derived", "a derived metric answers for every trial", METRICS, every_record),
-    Property("metric-pure", "it does not modify what it is shown", METRICS, pure),
-)

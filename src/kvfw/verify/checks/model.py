@@ -1,28 +1,22 @@
-"""What holds of a catalogue entry for a model. Nothing is downloaded."""
+"""Checks a model's catalogue entry. Downloads nothing."""
 
 from kvfw.core.parts.spec import Kind
-from kvfw.verify.findings.property import Property
+from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, Verdict
+from kvfw.verify.findings.verdict import Failed, Verdicts
 
 MODELS = frozenset({Kind.MODEL})
 
 
-def target(subject: Subject) -> Verdict:
-    """What stands behind the name can be called."""
+@holds("model-target", "what stands behind the name can be called", MODELS)
+def target(subject: Subject) -> Verdicts:
     if not callable(subject.part):
-        return Failed(f"{subject.spec.target} is something to call", type(subject.part).__name__)
-    return PASSED
+        yield Failed(f"{subject.spec.target} is something to call", type(subject.part).__name__)
 
 
-def facts(subject: Subject) -> Verdict:
-    """Facts are shown as they are, one a line."""
+@holds("model-facts", "its facts are lines for a listing", MODELS)
+def facts(subject: Subject) -> Verdicts:
     given = subject.spec.facts
     broken = [key for key, text in given.items() if not str(text).strip() or "\n" in str(text)]
-    return Failed("facts of one line each", f"others: {', '.join(broken)}") if broken else PASSED
-
-
-PROPERTIES = (
-    Property("model-target", "what stands behind the name can be called", MODELS, target),
-    Property("model-facts", "its facts are lines for a listing", MODELS, facts),
-)
+    if broken:
+        yield Failed("facts of one line each", f"others: {', '.join(broken)}")

@@ -1,4 +1,4 @@
-"""Where tensors are made: a part that forgets ``device=`` works on a CPU and fails on an accelerator."""
+"""Checks tensors' devices: a part that forgets ``device=`` works on a CPU and fails on an accelerator."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from kvfw.verify.checks.compression import QUARTER, observed
-from kvfw.verify.findings.property import COMPOSED, Property
+from kvfw.verify.findings.property import COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import Failed, Passed, Verdict
+from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.observed import moved
-from kvfw.verify.instruments.states import FIELDS, parts_of
+from kvfw.verify.instruments.states import FIELDS
 
-#: Functions that make a tensor from nothing; without ``device=`` it lies on the CPU.
+#: Functions that make a new tensor; without ``device=`` it is on the CPU.
 FACTORIES: frozenset[Callable[..., Any]] = frozenset(
     {
         torch.arange,
@@ -35,25 +35,25 @@ FACTORIES: frozenset[Callable[..., Any]] = frozenset(
         torch.zeros,
     }
 )
-#: An index on the CPU is allowed everywhere, and a copy crosses devices.
+#: Functions that accept tensors of two devices: torch allows an index on the CPU, and copies cross devices.
 CROSSING: frozenset[Callable[..., Any]] = frozenset({Tensor.__getitem__, Tensor.copy_, Tensor.to})
 
 
 class Placement(TorchFunctionMode):
-    """Follows tensors made without a device, and notes where one meets a tensor of the input.
+    """Tracks tensors made without a device, and records where one meets a tensor of the input.
 
-    Tensors without dimensions count as numbers: torch mixes those across devices. Lives for one call only.
+    Ignores tensors without dimensions: torch mixes those across devices. Use an instance for one call only.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.unplaced: dict[int, Tensor] = {}  # the tensors are held, so that no id is used twice
+        self.unplaced: dict[int, Tensor] = {}  # holds the tensors, so that no id is reused
         self.faults: list[str] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Calls the function and follows what comes out of it."""
+        """Calls the function and tracks its results."""
         given = [x for x in _tensors((args, kwargs or {})) if x.dim() > 0]
         result = func(*args, **(kwargs or {}))
         stray = [id(x) in self.unplaced for x in given]
@@ -61,9 +61,10 @@ class Placement(TorchFunctionMode):
             self.faults.append(getattr(func, "__name__", str(func)))
         wraps = func is torch.as_tensor and not isinstance(args[0], Tensor)
         made_here = (func in FACTORIES or wraps) and (kwargs or {}).get("device") is None
-        placed = func is Tensor.to and any(isinstance(x, torch.device | str | Tensor) for x in _values(args, kwargs))
+        targets = (*args[1:], *(kwargs or {}).values())
+        placed = func is Tensor.to and any(isinstance(x, torch.device | str | Tensor) for x in targets)
         out = {id(x): x for x in _tensors(result) if x.dim() > 0}
-        if placed:  # on the same device `to` gives back the tensor itself
+        if placed:  # on the same device `to` returns the tensor itself
             self.unplaced = {key: x for key, x in self.unplaced.items() if key not in out}
         elif made_here or (given and all(stray)):
             self.unplaced.update(out)
@@ -80,17 +81,14 @@ def _tensors(value: object) -> Iterator[Tensor]:
         yield from _tensors(list(value.values()))
 
 
-def _values(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any]:
-    return [*args[1:], *(kwargs or {}).values()]
-
-
-def device(subject: Subject) -> Verdict:
-    """Follows tensors made without a device; where there is an accelerator, runs on it as well."""
+@holds("device", "everything stays on the device of the input", COMPOSED)
+def device(subject: Subject) -> Verdicts:
+    """Tracks tensors made without a device; also runs on a GPU if there is one."""
     bound, obs = subject.bound(), observed(subject)
     with Placement() as placement:
         state = bound.compress(obs, QUARTER)
     if placement.faults:
-        return Failed(
+        yield Failed(
             "tensors made on the input's device (device=...)",
             f"a tensor made without one meets the input in {', '.join(sorted(set(placement.faults)))}",
         )
@@ -98,11 +96,8 @@ def device(subject: Subject) -> Verdict:
     for place in places:
         if place != "cpu":
             state = bound.compress(moved(obs, place), QUARTER.to(place))
-        for name, part in zip(FIELDS, parts_of(state), strict=True):
+        for name, part in zip(FIELDS, state.parts, strict=True):
             if part.device.type != place or id(part) in placement.unplaced:
                 seen = "made without a device" if id(part) in placement.unplaced else f"on {part.device}"
-                return Failed(f"{name} on the input's device, {place}", seen)
-    return Passed(f"ran on {' and '.join(places)}")
-
-
-PROPERTIES = (Property("device", "everything stays on the device of the input", COMPOSED, device),)
+                yield Failed(f"{name} on the input's device, {place}", seen)
+    yield Passed(f"ran on {' and '.join(places)}")

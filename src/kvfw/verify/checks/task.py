@@ -1,4 +1,4 @@
-"""What holds of a task: samples that the runner can use, the same everywhere, and scores that tell right from wrong."""
+"""Checks that a task's samples are usable and reproducible, and that its scores tell right from wrong."""
 
 import math
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from kvfw.core.contracts.task import Sample, Task
 from kvfw.core.parts.spec import Kind
 from kvfw.errors import KvfwError, PromptError, RunError
 from kvfw.runner.plan.task import sample_fault
-from kvfw.verify.findings.property import Property
+from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import PASSED, Failed, NotApplicable, Verdict
+from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.other_process import digests, digests_elsewhere
 from kvfw.verify.instruments.tokenizer import SuiteTokenizer
 
 TASKS = frozenset({Kind.TASK})
-#: Samples looked at: the first ones, since a task's defaults may ask for many.
+#: Number of samples checked: the first ones, since a task's defaults may make many.
 FIRST = 12
-#: Lengths tried in turn for a task that has no room within its own.
+#: Lengths tried in turn for a task whose own is too short.
 CONTEXTS = (1024, 2048, 4096)
-#: Options with a sample for each of their values.
+#: Options that make a sample for each of their values.
 GRID = ("contexts", "depths")
 
 
@@ -32,14 +32,14 @@ def _options(task: Task) -> dict[str, object]:
 
 
 def _with(task: Task, **options: object) -> Task:
-    """A task of the same options but these."""
+    """The same task with other values for these options."""
     made: Task = type(cast(Any, task))(**_options(task) | options)
     return made
 
 
 def _task(subject: Subject) -> Task:
-    """The task; with a longer text where the suite's tokenizer, which splits words more than others, needs one."""
-    task = subject.task
+    """The task, with longer prompts if needed: the suite's tokenizer splits words more than others."""
+    task: Task = subject.part
     for context in CONTEXTS if "contexts" in _options(task) else ():
         try:
             next(iter(task.samples(SuiteTokenizer())), None)
@@ -54,66 +54,72 @@ def _samples(task: Task) -> tuple[Sample, ...]:
     return tuple(islice(task.samples(SuiteTokenizer()), FIRST))
 
 
-def well_formed(subject: Subject) -> Verdict:
-    """Ids, groups, facets, tokens, turns and spans, as every run checks them."""
+@holds("task-samples", "samples have ids, groups, facets, tokens and spans", TASKS)
+def well_formed(subject: Subject) -> Verdicts:
+    """Makes the same checks as every run."""
     wrong = sample_fault(_samples(_task(subject)))
-    return Failed("samples as the contract describes them", f"the task {wrong}") if wrong else PASSED
+    if wrong:
+        yield Failed("samples as the contract describes them", f"the task {wrong}")
 
 
-def repeatable(subject: Subject) -> Verdict:
-    """Samples of a second call, of another instance, and of another process."""
+@holds("task-repeatable", "the samples are the same in every instance and process", TASKS)
+def repeatable(subject: Subject) -> Verdicts:
+    """Compares samples of a second call, of another instance, and of another process."""
     task = _task(subject)
     first = digests(task, FIRST)
     for who, other in (("in a second call", task), ("by another instance", _with(task))):
         if digests(other, FIRST) != first:
-            return Failed(f"the same samples {who}", "other ones")
+            yield Failed(f"the same samples {who}", "other ones")
     try:
         elsewhere = digests_elsewhere(task, FIRST, hash_seed=12345)
     except RunError as error:
-        return Failed("the same samples in another process", str(error))
-    return PASSED if elsewhere == first else Failed("the same samples in another process", "other ones")
+        yield Failed("the same samples in another process", str(error))
+        return
+    if elsewhere != first:
+        yield Failed("the same samples in another process", "other ones")
 
 
-def length(subject: Subject) -> Verdict:
-    """Tokens of a sample's longest prompt, where the task has prompt lengths as an option and as a facet."""
+@holds("task-length", "a prompt is exactly as long as its context says", TASKS)
+def length(subject: Subject) -> Verdicts:
+    """Counts the longest prompt of a sample, if the task has prompt lengths as an option and as a facet."""
     task = _task(subject)
     samples = _samples(task)
     if "contexts" not in _options(task) or not all("context" in sample.facets for sample in samples):
-        return NotApplicable("it is not asked for lengths")
+        yield NotApplicable("it is not asked for lengths")
+        return
     for sample in samples:
         tokens = len(sample.context_ids) + max(len(turn.exact_ids) for turn in sample.turns)
         if tokens != sample.facets["context"]:
-            return Failed(f"{sample.facets['context']} tokens in sample {sample.id}", f"{tokens}")
-    return PASSED
+            yield Failed(f"{sample.facets['context']} tokens in sample {sample.id}", f"{tokens}")
 
 
-def references(subject: Subject) -> Verdict:
-    """Every turn says what is right, or which text to follow."""
+@holds("task-references", "every turn has references or a text to follow", TASKS)
+def references(subject: Subject) -> Verdicts:
     for sample in _samples(_task(subject)):
         for turn in sample.turns:
             if not turn.follow_ids and not any(turn.references):
-                return Failed("references, or follow_ids", f"neither in a turn of sample {sample.id}")
-    return PASSED
+                yield Failed("references, or follow_ids", f"neither in a turn of sample {sample.id}")
 
 
-def scores(subject: Subject) -> Verdict:
-    """A number for every score, and exactly one primary score, of which one knows which direction is better."""
+@holds("task-scores", "a response gets a number for every score, one of them primary", TASKS)
+def scores(subject: Subject) -> Verdicts:
+    """Requires exactly one primary score, whose better direction is known."""
     task = _task(subject)
     primary = [info for info in task.scores if info.primary]
     if len(primary) != 1 or primary[0].higher_is_better is None:
-        return Failed("one primary score with a direction", f"{len(primary)} among {len(task.scores)} scores")
+        yield Failed("one primary score with a direction", f"{len(primary)} among {len(task.scores)} scores")
     names = {info.name for info in task.scores}
     for sample in _samples(task)[:4]:
         for turn in sample.turns:
             for response in (*turn.references, "", "something else\n"):
                 found = task.score(response, sample, turn)
                 if found.keys() != names or not all(map(math.isfinite, found.values())):
-                    return Failed(f"a finite number for each of {', '.join(sorted(names))}", f"{dict(found)}")
-    return PASSED
+                    yield Failed(f"a finite number for each of {', '.join(sorted(names))}", f"{dict(found)}")
 
 
-def best(subject: Subject) -> Verdict:
-    """A reference scores as well as anything does, an empty response worse."""
+@holds("task-best", "a reference scores best, an empty response does not", TASKS)
+def best(subject: Subject) -> Verdicts:
+    """No response may score better than a reference."""
     task = _task(subject)
     (info,) = (info for info in task.scores if info.primary)
     sign = -1 if info.higher_is_better is False else 1
@@ -122,15 +128,14 @@ def best(subject: Subject) -> Verdict:
             of = {text: sign * task.score(text, sample, turn)[info.name] for text in (*turn.references, "", "no idea")}
             top = max((of[text] for text in turn.references if text), default=math.inf)
             if info.proportion and turn.references and top != max(sign, 0):
-                return Failed(f"{info.name} is {max(sign, 0)} for a reference", f"{sign * top} in sample {sample.id}")
+                yield Failed(f"{info.name} is {max(sign, 0)} for a reference", f"{sign * top} in sample {sample.id}")
             for text in ("", "no idea"):
                 if text not in turn.references and of[text] >= top:
-                    return Failed(f"a worse {info.name} for {text!r} than for a reference", f"{sign * of[text]}")
-    return PASSED
+                    yield Failed(f"a worse {info.name} for {text!r} than for a reference", f"{sign * of[text]}")
 
 
-def refuses(subject: Subject) -> Verdict:
-    """Values of common options that no sample can be made with."""
+@holds("task-refuses", "impossible options are refused", TASKS)
+def refuses(subject: Subject) -> Verdicts:
     task = _task(subject)
     cases: Mapping[str, dict[str, object]] = {
         "no contexts": {"contexts": ()},
@@ -145,34 +150,25 @@ def refuses(subject: Subject) -> Verdict:
             _with(task, **options).check()
         except (KvfwError, ValidationError):
             continue
-        return Failed(f"check raises a KvfwError for {what}", "it accepts them")
+        yield Failed(f"check raises a KvfwError for {what}", "it accepts them")
     task.check()
     if "contexts" in _options(task):
         try:
             _samples(_with(task, contexts=(2,)))
         except (KvfwError, ValidationError):
-            return PASSED
-        return Failed("samples raises a KvfwError for a prompt of 2 tokens", "it makes it")
-    return PASSED if asked else NotApplicable("it has none of the options contexts, depths and seeds")
+            return
+        yield Failed("samples raises a KvfwError for a prompt of 2 tokens", "it makes it")
+    if not asked:
+        yield NotApplicable("it has none of the options contexts, depths and seeds")
 
 
-def seeds_differ(subject: Subject) -> Verdict:
-    """Repetitions are no repetitions if they repeat the prompt."""
+@holds("task-seeds", "every seed gives another prompt", TASKS)
+def seeds_differ(subject: Subject) -> Verdicts:
     task = _task(subject)
     if "seeds" not in _options(task):
-        return NotApplicable("it has no option seeds")
+        yield NotApplicable("it has no option seeds")
+        return
     few = {name: value[:1] for name, value in _options(task).items() if name in GRID and isinstance(value, tuple)}
     made = {sample.context_ids for sample in _samples(_with(task, seeds=4, **few))}
-    return PASSED if len(made) >= 4 else Failed("4 prompts for 4 seeds", f"{len(made)}")
-
-
-PROPERTIES = (
-    Property("task-samples", "samples have ids, groups, facets, tokens and spans", TASKS, well_formed),
-    Property("task-repeatable", "the samples are the same in every instance and process", TASKS, repeatable),
-    Property("task-length", "a prompt is exactly as long as its context says", TASKS, length),
-    Property("task-references", "every turn has references or a text to follow", TASKS, references),
-    Property("task-scores", "a response gets a number for every score, one of them primary", TASKS, scores),
-    Property("task-best", "a reference scores best, an empty response does not", TASKS, best),
-    Property("task-refuses", "impossible options are refused", TASKS, refuses),
-    Property("task-seeds", "every seed gives another prompt", TASKS, seeds_differ),
-)
+    if not (len(made) >= 4):
+        yield Failed("4 prompts for 4 seeds", f"{len(made)}")

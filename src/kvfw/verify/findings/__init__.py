@@ -1,1 +1,1 @@
-"""What is checked, of what, and what came of it."""
+"""Properties, the part under test, and verdicts."""

@@ -1,4 +1,4 @@
-"""From what a user writes to the parts it means. No torch."""
+"""Finds the parts that a user's text means. Imports no torch."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from kvfw.core.parts.part import part_option
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry
 
-#: Fill in required parts of a generic form, so that ``kvfw verify select`` works as it stands.
+#: Fill in required parts of a generic form, so that ``kvfw verify select`` works without options.
 STAND_INS = {
     Kind.SCORER: "snapkv(window=8)",
     Kind.SELECTOR: "topk",
@@ -18,16 +18,11 @@ STAND_INS = {
 
 
 def named(text: str, kind: Kind | None, registry: Registry) -> list[PartSpec]:
-    """All parts that a text may mean.
-
-    Args:
-        text: a name, with options or without.
-        kind: only parts of this kind.
-        registry: where names are looked up.
+    """All parts that a text, a name with or without options, may mean.
 
     Raises:
-        SpecError: the text is no part.
-        UnknownNameError: no part has the name, with the closest ones; or several plugins claim it.
+        SpecError: the text is not a part.
+        UnknownNameError: no part has the name, or several plugins claim it.
     """
     name = parse_part(text).name if "(" in text else text.strip()
     if kind is not None:
@@ -36,7 +31,7 @@ def named(text: str, kind: Kind | None, registry: Registry) -> list[PartSpec]:
 
 
 def completed(spec: PartSpec, text: str) -> str:
-    """The text with a stand-in for every part that it has to name and does not."""
+    """The text with a stand-in for every required part that it does not give."""
     if spec.kind is Kind.MODEL:
         return text
     node = parse_part(text)

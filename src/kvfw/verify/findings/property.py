@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kvfw.core.parts.spec import Kind
 from kvfw.verify.findings.subject import Subject
-from kvfw.verify.findings.verdict import Verdict
+from kvfw.verify.findings.verdict import Verdicts
 
 #: Kinds of parts that make a composition, alone or with others.
 COMPOSED = frozenset({Kind.SCORER, Kind.SELECTOR, Kind.MERGER, Kind.SPACE, Kind.METHOD, Kind.STAGE})
 EVERY_KIND = frozenset(Kind)
+Check = Callable[[Subject], Verdicts]
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,16 @@ class Property:
     Args:
         id: short name, lower case with hyphens, unique in the suite.
         statement: what holds, in one line.
-        kinds: kinds of parts it is about.
-        check: looks whether it holds. Whatever it raises counts as a failure.
+        kinds: the kinds of parts it applies to.
+        check: yields verdicts, of which only the first counts; none means passed, an exception is a failure.
     """
 
     id: str
     statement: str
     kinds: frozenset[Kind]
-    check: Callable[[Subject], Verdict]
+    check: Check
+
+
+def holds(id: str, statement: str, kinds: frozenset[Kind]) -> Callable[[Check], Property]:
+    """Decorator that turns a check into a property. The suite runs a module's properties in the order they stand."""
+    return partial(Property, id, statement, kinds)

@@ -1,15 +1,12 @@
-"""What a check answers. No torch."""
+"""The possible results of a check. Imports no torch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Passed:
-    """The property holds.
-
-    Args:
-        note: figures worth showing, if any.
-    """
+    """The property holds; ``note`` has figures worth showing, if any."""
 
     note: str = ""
 
@@ -19,7 +16,7 @@ class Failed:
     """The property does not hold.
 
     Args:
-        expected: what the contract asks for.
+        expected: what the contract requires.
         seen: what the part did.
     """
 
@@ -29,15 +26,10 @@ class Failed:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """The property says nothing about this part.
-
-    Args:
-        reason: why.
-    """
+    """The property does not apply to this part; ``reason`` says why."""
 
     reason: str
 
 
 Verdict = Passed | Failed | NotApplicable
-
-PASSED = Passed()
+Verdicts = Iterator[Verdict]

@@ -1,1 +1,1 @@
-"""What checks look with: observations, tokenizers, meters."""
+"""Tools of the checks: random observations, a tokenizer, meters."""

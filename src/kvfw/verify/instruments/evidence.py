@@ -1,4 +1,4 @@
-"""Made-up trials for metrics: what a run would show them, without a run."""
+"""Artificial trials for metrics, so that no run is needed."""
 
 import random
 from collections.abc import Mapping
@@ -27,18 +27,18 @@ SAMPLE = Sample(
 
 @dataclass(frozen=True)
 class MadeUpEngine:
-    """Answers as a model would, from the tokens alone. ``shift`` makes it another model's.
+    """Answers as a model would, from the tokens alone.
 
     Args:
-        shift: added to what it says.
-        encoder: whether sentence embeddings are there.
+        shift: added to every number, as if another model had answered.
+        encoder: whether it has sentence embeddings.
     """
 
     shift: float = 0.0
     encoder: bool = True
 
     def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
-        """Numbers from 0.1 to 2, of tokens 2 and later."""
+        """Numbers from 0.1 to 2, for the second token and later ones."""
         return tuple(0.1 + self.shift + (token * 7919 % 100) / 53 for token in tokens[1:])
 
     def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
@@ -53,7 +53,7 @@ class MadeUpEngine:
         return (1.0 if text == other else 0.5) if self.encoder else Missing("no sentence encoder")
 
     def tokens_per_second(self) -> float:
-        """Always the same."""
+        """A constant."""
         return 12.5
 
 
@@ -62,7 +62,7 @@ def states() -> dict[int, KVState]:
     state = observe([random_row(TOKENS, 11)], Needs()).state
     kept = torch.ones(TOKENS, dtype=torch.bool)
     kept[13:16] = False
-    part = KVState(*(x[:, :, kept] for x in (state.keys, state.values, state.positions, state.mass, state.bias)))
+    part = KVState(*(x[:, :, kept] for x in state.parts))
     return {0: part, 1: part}
 
 
@@ -90,7 +90,7 @@ def ordinary() -> Evidence:
 
 
 def scenarios() -> Mapping[str, Evidence]:
-    """Trials by what is special about them."""
+    """Trials by a description of what is special about them."""
     usual, full = ordinary(), MadeUpEngine()
     return {
         "an ordinary trial": usual,
@@ -105,7 +105,7 @@ def scenarios() -> Mapping[str, Evidence]:
 
 
 def nothing() -> Evidence:
-    """A trial that offers nothing to measure but bytes."""
+    """A trial in which only bytes can be measured."""
     return replace(
         ordinary(),
         sample=replace(SAMPLE, spans=()),

@@ -1,4 +1,4 @@
-"""How much memory tensors take while something runs."""
+"""Measures the memory that tensors take during a call."""
 
 import weakref
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch left it untyped
-    """Sees every tensor that operations create: the largest one, and the most bytes alive at once.
+    """Tracks every tensor that operations create: the largest one, and the peak of bytes alive at once.
 
-    Views take no memory and do not count. What an operation needs inside itself cannot be seen. Lives for one call.
+    Views do not count. Memory that an operation uses internally is not seen. Use an instance for one call only.
     """
 
     def __init__(self) -> None:

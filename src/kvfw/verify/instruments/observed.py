@@ -1,7 +1,8 @@
-"""Random layers as a model would have cached them: no model is needed to run a composition."""
+"""Random observations of a layer, so that compositions run without a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,18 +14,18 @@ from kvfw.verify.instruments.states import FIELDS
 
 SINKS, RECENT = 2, 3
 SCALE = 0.4
-#: Keys have 8 coordinates of which 6 turn, values have 5: a mix-up of any two of these numbers cannot pass.
+#: Keys have 8 coordinates, of which 6 rotate, and values have 5, so that no two of these numbers can be confused.
 KEY_DIM, VALUE_DIM, OUT_DIM = 8, 5, 12
 ROPE = Rope(inv_freq=torch.tensor([1.0, 0.1, 0.01]), scaling=1.25)
 #: Three prompts of different length.
 LENGTHS = (45, 37, 30)
-#: What padding holds in every tensor: whoever looks at it is found out.
+#: Padding holds this in every tensor: a part that reads it gives wrong results.
 PADDING = 50.0
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
+    """A prompt: rotated keys ``[Hkv, L, Dk]`` and queries ``[H, L, Dk]``, values ``[Hkv, L, Dv]``, rarity ``[L]``."""
 
     keys: Tensor
     values: Tensor
@@ -40,7 +41,7 @@ class PromptRow:
 def random_row(
     length: int, seed: int, *, kv_heads: int = 2, group: int = 2, dtype: torch.dtype = torch.float32
 ) -> PromptRow:
-    """A prompt of random tokens; the same for the same arguments."""
+    """A prompt of random tokens, determined by the arguments."""
     g = torch.Generator().manual_seed(seed)
     positions = torch.arange(length, dtype=torch.float32)
 
@@ -72,7 +73,7 @@ def received(row: PromptRow, local: int) -> Tensor:
 
 
 def observe(rows: Sequence[PromptRow], needs: Needs, *, rope: Rope | None = ROPE) -> Observation:
-    """The rows as a left-padded batch, with exactly what ``needs`` asks for."""
+    """The rows as a left-padded batch, with exactly the observations in ``needs``."""
     width = max(row.length for row in rows)
     real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
     positions = (real.cumsum(-1) - 1).to(torch.float32)
@@ -102,37 +103,26 @@ def padded(parts: Sequence[Tensor], width: int) -> Tensor:
     return torch.stack([torch.cat(pair, dim=1) for pair in zip(left, parts, strict=True)])
 
 
+def _named(obs: Observation) -> dict[str, Tensor]:
+    names = ("protected", "queries", "query_positions", "lexical", "output_projection", "sink_logits")
+    return {name: part for name in names if (part := getattr(obs, name)) is not None}
+
+
 def tensors_of(obs: Observation) -> dict[str, Tensor]:
     """Every tensor of an observation, by name."""
-    found: dict[str, Tensor | None] = {
-        **dict(zip(FIELDS, obs.state.parts, strict=True)),
-        "protected": obs.protected,
-        "queries": obs.queries,
-        "query_positions": obs.query_positions,
-        "lexical": obs.lexical,
-        "output_projection": obs.output_projection,
-        "sink_logits": obs.sink_logits,
-        "rope.inv_freq": None if obs.rope is None else obs.rope.inv_freq,
-    }
-    sums = {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
-    return {name: part for name, part in {**found, **sums}.items() if part is not None}
+    found = dict(zip(FIELDS, obs.state.parts, strict=True)) | _named(obs)
+    if obs.rope is not None:
+        found["rope.inv_freq"] = obs.rope.inv_freq
+    return found | {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
 
 
 def moved(obs: Observation, device: str) -> Observation:
     """The same observation on another device."""
-
-    def there(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.to(device)
-
+    named: dict[str, Any] = {name: part.to(device) for name, part in _named(obs).items()}
     return replace(
         obs,
         state=KVState(*(x.to(device) for x in obs.state.parts)),
-        protected=obs.protected.to(device),
         rope=None if obs.rope is None else replace(obs.rope, inv_freq=obs.rope.inv_freq.to(device)),
-        queries=there(obs.queries),
-        query_positions=there(obs.query_positions),
         column_sums={n: x.to(device) for n, x in obs.column_sums.items()},
-        lexical=there(obs.lexical),
-        output_projection=there(obs.output_projection),
-        sink_logits=there(obs.sink_logits),
+        **named,
     )

@@ -1,7 +1,7 @@
-"""Makes a task's samples in a process of its own: ``python -m kvfw.verify.instruments.other_process``.
+"""Makes a task's samples in another process: ``python -m kvfw.verify.instruments.other_process``.
 
-Reads a pickled task and a number of samples from standard input and writes one line per sample. The pickle is what
-the calling process wrote itself.
+Reads a pickled task, written by the calling process, and a number of samples from standard input; writes one digest per
+line.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ def digest(sample: Sample) -> str:
 
 
 def digests(task: Task, count: int) -> list[str]:
-    """Of the first samples as this process makes them."""
+    """Digests of the first samples, made in this process."""
     return [digest(sample) for sample in islice(task.samples(SuiteTokenizer()), count)]
 
 
 def digests_elsewhere(task: Task, count: int, hash_seed: int) -> list[str]:
-    """Of the first samples as a fresh process makes them, which hashes strings in its own way.
+    """Digests of the first samples, made in a fresh process with another hash seed.
 
     Raises:
         RunError: the other process failed; the message has its last line.

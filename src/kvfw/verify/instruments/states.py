@@ -1,4 +1,4 @@
-"""Looking at compressed states: slots of a head, differences between two states, faults of one."""
+"""Inspects compressed states: slots of a head, differences between two states, faults of one."""
 
 import torch
 from torch import Tensor
@@ -6,24 +6,19 @@ from torch import Tensor
 from kvfw.core.state.state import KVState
 
 FIELDS = ("keys", "values", "positions", "mass", "bias")
-#: Largest difference that a batched sum may show beside one row alone, in float32, on numbers of size 1 to 50.
+#: Largest difference between a batched sum and one of a row alone, in float32, for numbers of size 1 to 50.
 ROUNDING = 1e-3
-
-
-def parts_of(state: KVState) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The tensors of a state, in the order of ``FIELDS``."""
-    return state.parts
 
 
 def head_slots(state: KVState, row: int, head: int) -> tuple[Tensor, ...]:
     """Keys, values, positions, masses and biases of a head's valid slots."""
     valid = state.valid[row, head]
-    return tuple(part[row, head][valid] for part in parts_of(state))
+    return tuple(part[row, head][valid] for part in state.parts)
 
 
 def bit_difference(left: KVState, right: KVState) -> str:
-    """What differs between two states; empty where every bit is the same up to the sign of zero."""
-    for name, a, b in zip(FIELDS, parts_of(left), parts_of(right), strict=True):
+    """What differs between two states; empty if every bit is the same up to the sign of zero."""
+    for name, a, b in zip(FIELDS, left.parts, right.parts, strict=True):
         if a.shape != b.shape:
             return f"{name} of shape {tuple(a.shape)} against {tuple(b.shape)}"
         if not torch.equal(a, b):
@@ -32,7 +27,7 @@ def bit_difference(left: KVState, right: KVState) -> str:
 
 
 def row_difference(left: KVState, left_row: int, right: KVState, right_row: int) -> str:
-    """What differs between two rows beyond rounding, empty slots left out; empty text where nothing does."""
+    """What differs in the valid slots of two rows beyond rounding; empty if nothing does."""
     for head in range(left.mass.shape[1]):
         ours, theirs = head_slots(left, left_row, head), head_slots(right, right_row, head)
         if len(ours[3]) != len(theirs[3]):
@@ -50,7 +45,7 @@ def brief(x: Tensor) -> str:
 
 
 def order_fault(state: KVState) -> str:
-    """The first place where slots are out of order or an empty slot is not marked as one; empty text where none is."""
+    """The first slots out of order, or the first empty slot not marked as one; empty if there is none."""
     valid = state.valid
     if bool((valid[..., :-1] & ~valid[..., 1:]).any()):
         return "an empty slot to the right of a valid one"
@@ -69,8 +64,8 @@ def order_fault(state: KVState) -> str:
 
 
 def number_fault(state: KVState) -> str:
-    """What is not finite among the valid slots; empty text where everything is."""
-    for name, part in zip(FIELDS, parts_of(state), strict=True):
+    """What is not finite in the valid slots; empty if everything is."""
+    for name, part in zip(FIELDS, state.parts, strict=True):
         there = part[state.valid]
         if not bool(there.isfinite().all()):
             return f"{name} with {int((~there.isfinite()).sum())} NaN or infinite numbers in valid slots"

@@ -1,9 +1,9 @@
-"""What the process around a part looks like, to see whether the part changes or depends on it."""
+"""Process-wide state, to check that a part neither changes it nor depends on it."""
 
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,30 +13,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Surroundings:
-    """State of a process that results must not depend on."""
+    """Process-wide state that results must not depend on, as it is when an instance is made."""
 
-    torch_rng: Tensor
-    python_rng: Any
-    numpy_rng: Any
-    threads: int
-    dtype: torch.dtype
-    grad: bool
-
-
-def surroundings() -> Surroundings:
-    """As they are now."""
-    return Surroundings(
-        torch.get_rng_state(),
-        random.getstate(),
-        np.random.get_state(),  # the legacy generator is the one that parts share
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-    )
+    torch_rng: Tensor = field(default_factory=torch.get_rng_state)
+    python_rng: Any = field(default_factory=random.getstate)
+    numpy_rng: Any = field(default_factory=np.random.get_state)  # the legacy generator is the one that parts share
+    threads: int = field(default_factory=torch.get_num_threads)
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    grad: bool = field(default_factory=torch.is_grad_enabled)
 
 
 def changed(before: Surroundings, after: Surroundings) -> list[str]:
-    """What is no longer as it was, in words."""
+    """Names of what changed."""
     numpy_same = all(np.array_equal(a, b) for a, b in zip(before.numpy_rng, after.numpy_rng, strict=True))
     found = {
         "torch's global random generator": not torch.equal(before.torch_rng, after.torch_rng),
@@ -51,8 +39,8 @@ def changed(before: Surroundings, after: Surroundings) -> list[str]:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Puts everything back on exit, whatever ran inside."""
-    before = surroundings()
+    """Restores the process-wide state on exit."""
+    before = Surroundings()
     try:
         yield
     finally:

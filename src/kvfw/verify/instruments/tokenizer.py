@@ -1,4 +1,4 @@
-"""A small tokenizer of the suite's own, so that no model has to be fetched."""
+"""The suite's own small tokenizer, so that no model has to be downloaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 _SPECIAL = ("<s>", "<|im|>", "<|end|>")
-#: What the merges are learnt from: enough that a word is one to four tokens.
+#: Training text of the merges: enough that a word is one to four tokens.
 _SAMPLE = """Read the text below. A question about one detail of it comes at the end. This is the end of the text.
 What is the access code, the secret password, the number, the name of the place? It was the best of times for whales
 and ships, and there was nothing in particular on the shore that could hold him; he took to the water as a matter of
@@ -57,7 +57,7 @@ class SuiteTokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """The conversation with every turn between ``<|im|>`` and ``<|end|>``."""
+        """The conversation's text or ids, with every turn between ``<|im|>`` and ``<|end|>``."""
         turns = [f"<|im|>{turn['role']}\n{turn['content']}<|end|>\n" for turn in conversation]
         text = "".join(turns) + ("<|im|>assistant\n" if add_generation_prompt else "")
         return self.encode(text, add_special_tokens=False) if tokenize else text
