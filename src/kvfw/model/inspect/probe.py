@@ -46,13 +46,7 @@ class _KeyProbe:
         return threading.get_ident() == self._thread
 
     def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, None]:
         """Zeros of the right shape."""
         self.seen = key, value, kwargs

@@ -54,10 +54,7 @@ class ModelFiles:
 
         with self.explained("the tokenizer files"):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                self.location,
-                trust_remote_code=self.trusted,
-                local_files_only=self.local_only,
-                padding_side="left",
+                self.location, trust_remote_code=self.trusted, local_files_only=self.local_only, padding_side="left"
             )
         if tokenizer.pad_token is None and tokenizer.eos_token is not None:
             tokenizer.pad_token = tokenizer.eos_token

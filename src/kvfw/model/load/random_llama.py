@@ -5,14 +5,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 
 def random_llama(
-    *,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    vocabulary: int = 211,
-    spread: float = 0.2,
-    seed: int = 0,
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, vocabulary: int = 211, spread: float = 0.2, seed: int = 0
 ) -> PreTrainedModel:
     """A Llama with random weights in float32 on the CPU. The global random generator stays as it is.
 
