@@ -1,8 +1,7 @@
-"""Build the tokenizer that a GGUF file describes: byte-level BPE with SmolLM's way of cutting text.
+"""Builds the tokenizer that a GGUF file describes: byte-level BPE with SmolLM's pre-tokenizer.
 
-transformers reads GGUF tokenizers too, but has no rule for the pre-tokenizer ``smollm`` and falls back to
-plain GPT-2 cutting, which splits white space before a number: "a  5" and a number after an empty line become
-other tokens than the model was trained on. SmolLM cuts every numeric character off first.
+transformers does not know the pre-tokenizer ``smollm`` and falls back to GPT-2's, which splits white space before a
+number: "a  5" and a number after an empty line get other tokens than in training. SmolLM splits off each digit first.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def tokenizer_from_gguf(reader: GGUFReader) -> PreTrainedTokenizerFast:
     """The tokenizer in the file's metadata, with its chat template; padding goes to the left, for generation.
 
     Raises:
-        UnsupportedError: another kind of tokenizer than byte-level BPE cut the ``smollm`` way.
+        UnsupportedError: it is not byte-level BPE with the pre-tokenizer ``smollm``.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -39,20 +38,13 @@ def tokenizer_from_gguf(reader: GGUFReader) -> PreTrainedTokenizerFast:
     backend = Tokenizer(
         models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges, fuse_unk=False)
     )
+    digits = pre_tokenizers.Digits(individual_digits=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     )
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(
-        [
-            AddedToken(token, normalized=False, special=True)
-            for token, kind_of_token in zip(tokens, kinds, strict=True)
-            if kind_of_token == _CONTROL_TOKEN
-        ]
-    )
+    control = [token for token, its_kind in zip(tokens, kinds, strict=True) if its_kind == _CONTROL_TOKEN]
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
     tokenizer: PreTrainedTokenizerFast = make_tokenizer(
         tokenizer_object=backend,
         bos_token=tokens[_entry(reader, "bos_token_id")],

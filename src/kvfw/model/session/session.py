@@ -170,13 +170,7 @@ class Session:
             self._lexical(ids)
 
     def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The model's own attention, with the right mask for compressed layers, and compression where it is due."""
         index, count = getattr(module, "layer_idx", None), query.shape[2]
