@@ -145,10 +145,7 @@ class Amount:
 
 
 def amount(
-    *,
-    ratio: str | float | Fraction | None = None,
-    slots: int | None = None,
-    keep: str | float | Fraction | None = None,
+    *, ratio: str | float | Fraction | None = None, slots: int | None = None, keep: str | float | Fraction | None = None
 ) -> Amount:
     """The one amount that is given.
 

@@ -31,10 +31,7 @@ class Selector(Protocol):
     """Turns scores and a budget into the tokens to keep exactly."""
 
     def select(
-        self,
-        scores: Float[Tensor, "B Hkv N"],
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Bool[Tensor, "B Hkv N"]:
         """Exactly ``budget`` eligible slots of every head (never asked for more than are eligible)."""
         ...
