@@ -53,7 +53,9 @@ def check_inputs(given: Mapping[str, Any]) -> None:
     Raises:
         UnsupportedError: images; a mask of more than rows and tokens; no cache wanted.
     """
-    if named := [name for name in OTHER_THAN_TEXT if given.get(name) is not None]:
+    # For text alone, generate passes an empty mapping of encoder outputs.
+    others = {name: given[name] for name in OTHER_THAN_TEXT if given.get(name) is not None}
+    if named := [name for name, value in others.items() if not isinstance(value, Mapping) or value]:
         raise UnsupportedError(
             f"{', '.join(named)}: kvfw compresses prompts of text only; run others outside the block"
         )
