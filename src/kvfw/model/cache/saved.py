@@ -164,10 +164,8 @@ def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Ten
 
 def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
     untyped: Any = layer
-    return (
-        {"keys": untyped.keys, "values": untyped.values},
-        {"kind": "sliding", "seen": untyped.cumulative_length, "window": untyped.sliding_window},
-    )
+    about = {"kind": "sliding", "seen": untyped.cumulative_length, "window": untyped.sliding_window}
+    return {"keys": untyped.keys, "values": untyped.values}, about
 
 
 def _rebuilt(model: PreTrainedModel, header: dict[str, Any], tensors: dict[str, Tensor]) -> CompressedCache:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvfw.errors import UnsupportedError
-from kvfw.model.embedded.tokenizer import tokenizer_from_gguf
+from kvfw.model.embedded.tokenizer import entry, tokenizer_from_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,30 +95,30 @@ def config_from_gguf(reader: GGUFReader) -> LlamaConfig:
     """
     from transformers import LlamaConfig
 
-    architecture = _value(reader, "general.architecture")
+    architecture = entry(reader, "general.architecture")
     if architecture != "llama":
         raise UnsupportedError(f"only GGUF files of the llama architecture are converted, not {architecture!r}")
-    if (scaling := _value(reader, "llama.rope.scaling.type", "none")) != "none":
+    if (scaling := entry(reader, "llama.rope.scaling.type", "none")) != "none":
         raise UnsupportedError(f"GGUF files with {scaling!r} scaling of rotary positions are not converted")
-    hidden = int(_value(reader, "llama.embedding_length"))
-    heads = int(_value(reader, "llama.attention.head_count"))
-    end = _value(reader, "tokenizer.ggml.eos_token_id")
+    hidden = int(entry(reader, "llama.embedding_length"))
+    heads = int(entry(reader, "llama.attention.head_count"))
+    end = entry(reader, "tokenizer.ggml.eos_token_id")
     config = LlamaConfig(
-        vocab_size=len(_value(reader, "tokenizer.ggml.tokens")),
+        vocab_size=len(entry(reader, "tokenizer.ggml.tokens")),
         hidden_size=hidden,
-        intermediate_size=int(_value(reader, "llama.feed_forward_length")),
-        num_hidden_layers=int(_value(reader, "llama.block_count")),
+        intermediate_size=int(entry(reader, "llama.feed_forward_length")),
+        num_hidden_layers=int(entry(reader, "llama.block_count")),
         num_attention_heads=heads,
-        num_key_value_heads=int(_value(reader, "llama.attention.head_count_kv", heads)),
-        head_dim=int(_value(reader, "llama.rope.dimension_count", hidden // heads)),
-        max_position_embeddings=int(_value(reader, "llama.context_length")),
+        num_key_value_heads=int(entry(reader, "llama.attention.head_count_kv", heads)),
+        head_dim=int(entry(reader, "llama.rope.dimension_count", hidden // heads)),
+        max_position_embeddings=int(entry(reader, "llama.context_length")),
         # The file holds a float32; its shortest decimal (1e-05) is the number its author wrote.
-        rms_norm_eps=float(str(np.float32(_value(reader, "llama.attention.layer_norm_rms_epsilon")))),
-        rope_parameters={"rope_type": "default", "rope_theta": float(_value(reader, "llama.rope.freq_base", 10_000.0))},
+        rms_norm_eps=float(str(np.float32(entry(reader, "llama.attention.layer_norm_rms_epsilon")))),
+        rope_parameters={"rope_type": "default", "rope_theta": float(entry(reader, "llama.rope.freq_base", 10_000.0))},
         tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        bos_token_id=_value(reader, "tokenizer.ggml.bos_token_id"),
+        bos_token_id=entry(reader, "tokenizer.ggml.bos_token_id"),
         eos_token_id=end,
-        pad_token_id=_value(reader, "tokenizer.ggml.padding_token_id", end),
+        pad_token_id=entry(reader, "tokenizer.ggml.padding_token_id", end),
     )
     config.architectures = ["LlamaForCausalLM"]
     config.dtype = "float32"
@@ -160,15 +160,3 @@ def _transformers_name(name: str) -> str:
             return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
         case _:
             raise UnsupportedError(f"the GGUF file has a tensor {name!r}, which is not a Llama weight known here")
-
-
-_REQUIRED = object()
-
-
-def _value(reader: GGUFReader, key: str, default: Any = _REQUIRED) -> Any:
-    field = reader.get_field(key)
-    if field is not None:
-        return field.contents()
-    if default is _REQUIRED:
-        raise UnsupportedError(f"the GGUF file lacks the entry {key!r}")
-    return default

@@ -44,11 +44,7 @@ class Anatomy:
         return tuple(layer for layer in self.layers if layer.compressible)
 
     def check_projections(self, name: str) -> None:
-        """Refuses the model, called ``name``, if a compressible layer's output projection cannot be found.
-
-        Raises:
-            UnsupportedError: naming the layers.
-        """
+        """Raises UnsupportedError if kvfw cannot read the output projection of a compressible layer of ``name``."""
         if missing := [str(layer.index) for layer in self.compressible if layer.output_projection is None]:
             raise UnsupportedError(
                 f"this composition needs the attention's output projection, and layers {', '.join(missing)} of {name} "

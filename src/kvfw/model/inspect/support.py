@@ -76,11 +76,7 @@ def check_is_model(model: object, function: str) -> None:
 
 
 def check_kind(config: PreTrainedConfig, name: str) -> None:
-    """Refuses what is not a causal language model.
-
-    Raises:
-        UnsupportedError: it is none, or transformers does not know it.
-    """
+    """Raises UnsupportedError for anything but a causal language model that transformers knows."""
     _refuse_encoder_decoder(config, name)
     # Encoders load as if they were causal, but attend in both directions and generate nonsense.
     architectures: list[str] = getattr(config, "architectures", None) or []

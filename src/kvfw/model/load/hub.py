@@ -77,9 +77,7 @@ def explain_hub_failure(name: str, answer: HubAnswer, error: BaseException) -> K
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
+    chain = [error]
+    while (link := chain[-1].__cause__ or chain[-1].__context__) is not None and link not in chain:
         chain.append(link)
-        link = link.__cause__ or link.__context__
     return chain
