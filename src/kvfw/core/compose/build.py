@@ -113,7 +113,7 @@ class PartBuilder:
             raise self.fail(
                 f"{owner.name} needs {f'a {mark.kind} as an option' if mark else f'option {key!r}'}", owner.at
             )
-        # Parsed as if the user had written it, so that errors read alike.
+        # Parsed as if the user had written it.
         text = f"{owner.name}({key}={mark.default})"
         return PartBuilder(text, self.registry)._held(mark, info, parse_part(text).options[0])
 
