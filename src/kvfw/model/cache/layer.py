@@ -13,6 +13,11 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.storage import PaddedStorage, Storage
 
+NOT_CROPPABLE = (
+    "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
+    "generate without assistant_model= and prompt_lookup_num_tokens="
+)
+
 
 class OpenBlock:
     """A block in which a model attends through kvfw; its cache and all copies of it share this object."""
@@ -166,10 +171,7 @@ class CompressedLayer(CacheLayerMixin):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Always raises UnsupportedError: a compressed cache cannot be rolled back."""
-        raise UnsupportedError(
-            "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
-            "generate without assistant_model= and prompt_lookup_num_tokens="
-        )
+        raise UnsupportedError(NOT_CROPPABLE)
 
     def reset(self) -> None:
         """Forgets everything."""

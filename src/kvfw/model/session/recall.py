@@ -9,21 +9,29 @@ from torch import Tensor
 from kvfw.errors import PromptError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.hiding import WAY_OUT, hide
-from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.cache.layer import NOT_CROPPABLE, CompressedLayer
 from kvfw.model.session.place import text_positions
 
 #: Arguments of a forward that hold images or audio.
 OTHER_THAN_TEXT = ("pixel_values", "pixel_values_videos", "image_embeds", "input_features", "mm_encoder_outputs")
 
+#: Arguments of ``generate`` that make it crop the cache.
+ROLL_BACK = ("assistant_model", "prompt_lookup_num_tokens")
+
 
 def check_generate(cache: CompressedCache, given: Mapping[str, Any]) -> None:
-    """Refuses a call of ``generate`` with ids that do not begin with those in the cache.
+    """Refuses a call of ``generate`` that would roll the cache back, or whose ids do not begin with those in the cache.
 
     It would only slice off as many ids as the cache has seen.
 
     Raises:
+        UnsupportedError: assisted decoding or prompt lookup.
         PromptError: naming the first token that differs.
     """
+    # Before the model runs: older releases of transformers crop only once the prompt is compressed.
+    config = given.get("generation_config")
+    if any(given.get(name) is not None or getattr(config, name, None) is not None for name in ROLL_BACK):
+        raise UnsupportedError(NOT_CROPPABLE)
     ids, mask = given.get("input_ids", given.get("inputs")), given.get("attention_mask")
     at, seen, known = cache.seen_at, cache.get_seq_length(), cache.compressed_layers()[0].captured.seen_ids
     if at is None or known is None or not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] <= seen:
