@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_cut_anywhere_only_the_cut_line_is_lost(cut: int, tmp_path_factory: pyte
     problems = mend_tail(path)
     assert len(problems) == torn
     assert path.with_name(TORN_NAME).exists() == torn
-    with TrialLog(path) as log:
+    with closing(TrialLog(path)) as log:
         log.append(numbered(9))
     records, remaining = read_trials(path)
     assert seeds(records) == [*range(whole), 9]
@@ -69,13 +70,13 @@ def test_bad_lines_are_skipped_by_number_and_reason() -> None:
 
 def test_a_full_disk_is_explained_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trials.jsonl"
-    with TrialLog(path) as log:
+    with closing(TrialLog(path)) as log:
         log.append(numbered(0))
 
         def full(descriptor: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("kvfw.store.trials._sync", full)
+        monkeypatch.setattr("kvfw.store.trials.os.fsync", full)
         with pytest.raises(StoreError, match=r"No space left on device.*before are safe.*--resume"):
             log.append(numbered(1))
         monkeypatch.undo()

@@ -1,15 +1,15 @@
 """Paired comparisons of rows: the same prompts answered twice, so that the difficulty of a prompt cancels out.
 
 A metric of hits and misses is tested by McNemar's exact test on the discordant pairs (McNemar, "Note on the sampling
-error of the difference between correlated proportions or percentages", Psychometrika 12, 1947): of ``gained + lost``
-prompts that only one of two rows answers, each side is as likely as the other if the rows do not differ. It takes
-trials as independent. Every other metric is tested by a bootstrap of the mean paired difference, groups drawn within
-their stratum (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15), perplexities as
-their logarithm, the negative log-likelihood per token.
+error of the difference between correlated proportions or percentages", Psychometrika 12, 1947): if the rows do not
+differ, each of the ``gained + lost`` prompts that only one of them answers is as likely on one side as on the other.
+The test assumes independent trials. Every other metric is tested by a bootstrap of the mean paired difference, which
+draws groups within their stratum (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15).
+Perplexities enter as their logarithm, the negative log-likelihood per token.
 
-Adjustment is Holm's ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
-1979). One family is one column of the table: all rows tested on one metric against one reference. Nothing is adjusted
-across metrics or references; comparisons without a p value do not count towards the family's size.
+P values are adjusted after Holm ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+Statistics 6, 1979). A family is one column of the table: all rows on one metric against one reference. There is no
+adjustment across metrics or references; comparisons without a p value do not count towards the family's size.
 """
 
 import math
@@ -28,9 +28,9 @@ from kvfw.core.contracts.records import Frozen, MetricInfo, PromptKey, RowKey, T
 
 ALPHA: Final = 0.05
 LOGARITHMIC: Final = frozenset({"ref_ppl", "self_ppl"})
-"""Metrics that are exponentials of a mean negative log-likelihood; compared as that, in nats per token."""
+"""Exponentials of a mean negative log-likelihood; compared by their logarithm, in nats per token."""
 FEWEST_SIGNS: Final = 6
-"""Six of six on one side are the first to reach p < .05 two-sided (2 / 2^6 = .031); five reach .0625."""
+"""Six of six on one side give p < .05 two-sided (2 / 2^6 = .031); five of five only .0625."""
 
 Verdict = Literal["higher", "lower", "no difference shown", "cannot decide"]
 Test = Literal["mcnemar", "bootstrap"]
@@ -48,21 +48,20 @@ class Comparison(Frozen):
 
     Attributes:
         metric: name of the metric.
-        row, reference: what is compared with what.
-        test: ``"mcnemar"``: exact, trials taken as independent; ``"bootstrap"``: groups are drawn.
+        row, reference: the rows compared.
+        test: ``"mcnemar"``: exact, assumes independent trials; ``"bootstrap"``: resamples groups.
         scale: ``"plain"``: the metric's own unit (a fraction for percentages); ``"log"``: nats per token.
-        pairs: prompts for which both rows have a value.
-        groups: different groups among them.
+        pairs: number of prompts for which both rows have a value.
+        groups: number of groups among them.
         difference: mean of row minus reference over the pairs, on ``scale``.
         ci95: 95 % bootstrap interval of the difference, groups drawn within their stratum; for every metric.
-        gained: pairs where only the row is a hit; None where the metric is not one of hits.
-        lost: pairs where only the reference is a hit.
+        gained, lost: pairs where only the row, only the reference is a hit; None if the metric is not one of hits.
         p: two-sided.
         p_holm: adjusted over ``family`` tests: the same metric and reference, every row that has a p.
-        verdict: ``"higher"`` or ``"lower"`` where ``p_holm`` < .05; ``"cannot decide"`` where no outcome of so few
-            discordant pairs (McNemar) or groups (bootstrap), under 6, could reach p < .05, or where there is no p.
+        verdict: ``"higher"`` or ``"lower"`` if ``p_holm`` < .05; ``"cannot decide"`` without a p, or with fewer than 6
+            discordant pairs (McNemar) or groups (bootstrap), which can never reach p < .05.
         few_groups: ``ci95``, and ``p`` if by bootstrap, rest on fewer than 10 groups.
-        reasons: for each of ``difference``, ``ci95``, ``p``, ``p_holm`` that is None, and for nothing else, why.
+        reasons: why, for exactly those of ``difference``, ``ci95``, ``p``, ``p_holm`` that are None.
     """
 
     metric: str
@@ -92,7 +91,7 @@ class Comparison(Frozen):
 
 
 class Pair(NamedTuple):
-    """Two values of one prompt, and its group."""
+    """Both rows' values for one prompt, and its group."""
 
     row: float
     reference: float
@@ -100,7 +99,7 @@ class Pair(NamedTuple):
 
 
 Signs = tuple[int, int]
-"""Discordant pairs: how many prompts only the row, and only the reference, answers."""
+"""Numbers of discordant pairs: prompts that only the row, only the reference answers."""
 
 
 def compare_rows(
@@ -111,20 +110,20 @@ def compare_rows(
     *,
     resamples: int = 9999,
 ) -> tuple[Comparison, ...]:
-    """Every row against every reference on every metric, in the order reference, metric, row.
+    """Compares every row with every reference on every metric, in the order reference, metric, row.
 
-    A reference stands for its composition: a row is compared with the reference at the row's own amount where
-    that was run, and with the reference as named otherwise. No row is compared with itself, no pair twice.
+    A reference stands for its composition: a row is compared with the reference at the row's own amount if that was
+    run, else with the reference as named. No row is compared with itself, no pair twice.
 
     Args:
         rows: of the table, in its order.
         records: the trials of those rows.
         metrics: those of the table.
-        references: None is the default, see :func:`default_references`.
-        resamples: of the bootstrap.
+        references: None for :func:`default_references`.
+        resamples: number of bootstrap samples.
 
     Raises:
-        ValueError: a reference that is no row.
+        ValueError: a reference is no row.
     """
     wanted = default_references(rows) if references is None else tuple(dict.fromkeys(references))
     if unknown := [reference for reference in wanted if reference not in rows]:
@@ -147,21 +146,16 @@ def compare_rows(
 
 
 def default_references(rows: Sequence[RowKey]) -> tuple[RowKey, ...]:
-    """The uncompressed baseline and the first composition, as far as they are there."""
+    """The uncompressed baseline and the first composition, if present."""
     full = next((row for row in rows if is_full(row.compose)), None)
     first = next((row for row in rows if not is_full(row.compose)), None)
     return tuple(row for row in (full, first) if row is not None)
 
 
 def compare(
-    info: MetricInfo,
-    row: RowKey,
-    reference: RowKey,
-    pairs: Sequence[Pair],
-    *,
-    resamples: int = 9999,
+    info: MetricInfo, row: RowKey, reference: RowKey, pairs: Sequence[Pair], *, resamples: int = 9999
 ) -> Comparison:
-    """One row against one reference on one metric, as if it were the only test (a family of one)."""
+    """Compares two rows on one metric, as a family of one test."""
     logarithmic = info.name in LOGARITHMIC
     differences = _differences(pairs, logarithmic)
     by_group = differences.value or {}
@@ -204,11 +198,7 @@ def compare(
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Two-sided exact p of so many discordant pairs; 1 if there is none.
-
-    Raises:
-        ValueError: a negative number of pairs.
-    """
+    """Two-sided exact p of the discordant pairs, 1 if there are none. Raises ValueError for a negative number."""
     if min(gained, lost) < 0:
         raise ValueError(f"{gained} and {lost} discordant pairs")
     return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
@@ -217,14 +207,14 @@ def mcnemar(gained: int, lost: int) -> float:
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """The p values adjusted after Holm (1979), in the same order."""
     if len(p_values) < 2:
-        # Nothing to adjust; and every call of multipletests collects garbage, a third of a second beside torch.
+        # Nothing to adjust, and multipletests collects garbage on every call: a third of a second with torch loaded.
         return tuple(p_values)
     adjusted = multipletests(list(p_values), alpha=ALPHA, method="holm")[1]
     return tuple(min(1.0, float(value)) for value in adjusted)
 
 
 def _adjusted(family: Sequence[Comparison]) -> Iterator[Comparison]:
-    """The comparisons of one family with their adjusted p and the verdict that follows from it."""
+    """The comparisons of one family with adjusted p values and the verdicts that follow."""
     tested = [comparison.p for comparison in family if comparison.p is not None]
     adjusted = iter(holm(tested))
     for comparison in family:
@@ -233,11 +223,7 @@ def _adjusted(family: Sequence[Comparison]) -> Iterator[Comparison]:
             continue
         p_holm = next(adjusted)
         enough = comparison.verdict != "cannot decide"
-        update = {
-            "p_holm": p_holm,
-            "family": len(tested),
-            "verdict": _verdict(p_holm, comparison.difference, enough),
-        }
+        update = {"p_holm": p_holm, "family": len(tested), "verdict": _verdict(p_holm, comparison.difference, enough)}
         yield comparison.model_copy(update=update)
 
 
@@ -249,7 +235,7 @@ def _matches(rows: Sequence[RowKey], references: Sequence[RowKey]) -> dict[RowKe
     for reference in references:
         for row in rows:
             if has_full and is_full(row.compose) and not is_full(reference.compose):
-                # Compositions are compared with the baseline, not the other way round as well.
+                # Compositions are compared with the baseline, not the other way round.
                 continue
             against = _at_amount(reference, row.amount, rows)
             pair = frozenset({row, against})
@@ -260,7 +246,7 @@ def _matches(rows: Sequence[RowKey], references: Sequence[RowKey]) -> dict[RowKe
 
 
 def _at_amount(reference: RowKey, amount: str, rows: Sequence[RowKey]) -> RowKey:
-    """The reference's composition at this amount: of the same run, else of any, else as named."""
+    """The reference's composition at this amount: from its own run, else from any run, else the reference itself."""
     same = RowKey(reference.compose, amount)
     if same in rows:
         return same
@@ -276,7 +262,7 @@ def _pairs(
     for prompt in sorted(row.keys() & reference.keys()):
         mine, theirs = row[prompt], reference[prompt]
         value, other = mine.metrics.get(info.name), theirs.metrics.get(info.name)
-        # The same sample filled with another text is another prompt.
+        # The same sample with a different text is a different prompt.
         if value is not None and other is not None and mine.prompt_sha256 == theirs.prompt_sha256:
             pairs.append(Pair(value, other, mine.group))
     return pairs
@@ -296,7 +282,7 @@ def _differences(pairs: Sequence[Pair], logarithmic: bool) -> Estimate[dict[str,
 
 
 def _signs(pairs: Sequence[Pair]) -> Signs | None:
-    """Discordant pairs, or None if some value is neither hit nor miss."""
+    """Numbers of discordant pairs, None if some value is neither hit nor miss."""
     if any(value not in (0.0, 1.0) for pair in pairs for value in pair[:2]):
         return None
     return sum(pair.row > pair.reference for pair in pairs), sum(pair.row < pair.reference for pair in pairs)

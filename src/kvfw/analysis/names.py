@@ -1,4 +1,4 @@
-"""Names of rows: a composition, and the run it comes from where several runs hold the same row."""
+"""Names of rows: a composition, labelled with its run if several runs hold the same row."""
 
 import re
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from kvfw.core.contracts.records import FULL
 
 LABELLED: Final = re.compile(r"^(?P<method>\S+) \[(?P<run>.*)\]$", re.DOTALL)
-"""Canonical compositions hold no space, so a label cannot be mistaken for a part of one."""
+"""Canonical compositions contain no space, so a label cannot be mistaken for part of one."""
 
 
 def labelled(compose: str, run: str) -> str:
@@ -21,16 +21,11 @@ def method_of(compose: str) -> str:
 
 
 def is_full(compose: str) -> bool:
-    """Whether this is the uncompressed baseline, of whatever run."""
+    """Whether this is the uncompressed baseline of any run."""
     return method_of(compose) == FULL
 
 
 def visible(text: str) -> str:
-    """The text with control characters and invisible or line-breaking ones written as ``\\u`` escapes.
-
-    Line feeds stay; carriage returns become line feeds, tabs become spaces.
-    """
+    """The text with unprintable characters as ``\\u`` escapes. Carriage returns become line feeds, tabs spaces."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", " ")
-    return "".join(
-        character if character == "\n" or character.isprintable() else f"\\u{ord(character):04x}" for character in plain
-    )
+    return "".join(c if c == "\n" or c.isprintable() else f"\\u{ord(c):04x}" for c in plain)

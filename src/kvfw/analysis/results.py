@@ -1,4 +1,4 @@
-"""From trial records to ``results.json``: one row per composition and amount, every value with its errors."""
+"""Computes ``results.json`` from trial records: one row per composition and amount, every value with its errors."""
 
 import json
 from collections import Counter, defaultdict
@@ -19,16 +19,13 @@ from kvfw.errors import StoreError
 SIZE: Final = "kv_mb"
 """The metric whose means give size ratios."""
 MOST_VALUES: Final = 20
-"""A facet with more values than this is no table."""
+"""Facets with more values than this are not tabulated."""
 
 
 class FacetScore(Frozen):
-    """The primary score among the trials of one value of a facet, as far as they have one.
+    """The primary score over the ``n`` trials of one value of a facet that have a score.
 
-    Attributes:
-        mean: over the trials.
-        hits: how many are 1; None where some trial is neither hit nor miss.
-        n: trials.
+    ``hits`` is None if some trial is neither hit nor miss.
     """
 
     mean: float
@@ -42,9 +39,9 @@ class ResultRow(Frozen):
     Attributes:
         compose, amount: as in :class:`~kvfw.core.contracts.records.TrialKey`.
         ratio: how many times smaller the middle becomes, mean over trials; None if unknown.
-        n: trials recorded, whether or not each metric has a value in all of them.
+        n: trials recorded, with or without a value of each metric.
         metrics: by name, in table order.
-        by_facet: the primary score by facet and the text of its value; facets of 2 to 20 values only.
+        by_facet: the primary score by facet and the text of its value; only facets of 2 to 20 values.
         reasons: why ``ratio`` is None; otherwise empty.
     """
 
@@ -58,13 +55,13 @@ class ResultRow(Frozen):
 
 
 class Results(Frozen):
-    """What ``results.json`` holds.
+    """The contents of ``results.json``.
 
     Attributes:
         config: the settings of the run.
-        metrics: what is known of them, in table order.
+        metrics: in table order.
         rows: ``full`` first.
-        comparisons: of rows with reference rows; empty in files written before there were any.
+        comparisons: of rows with reference rows; empty in the oldest files.
     """
 
     schema_version: Literal[2] = Field(default=SCHEMA, alias="schema")
@@ -75,11 +72,7 @@ class Results(Frozen):
 
     @classmethod
     def from_json(cls, data: str | bytes) -> "Results":
-        """The results in a file of schema 2 or 1.
-
-        Raises:
-            ValueError: there are none in it.
-        """
+        """The results in a file of schema 1 or 2. Raises ValueError if it holds none."""
         try:
             parsed = json.loads(data)
             return cls.model_validate_json(json.dumps(results_2(parsed) if parsed["schema"] == 1 else parsed))
@@ -88,12 +81,12 @@ class Results(Frozen):
 
     @property
     def primary(self) -> MetricInfo | None:
-        """The score that comparisons and figures are about: the one marked, else the first."""
+        """The score that comparisons and figures show: the one marked as primary, else the first metric."""
         return primary_of(self.metrics)
 
     @property
     def size_ratios(self) -> dict[RowKey, float]:
-        """By row, how many times smaller the whole cache is than that of ``full``, where both hold the same trials."""
+        """How many times smaller than ``full``'s the whole cache of each row is, if both have the same trials."""
         sizes = {RowKey(row.compose, row.amount): row.metrics.get(SIZE) for row in self.rows}
         full = next((size for key, size in sizes.items() if is_full(key.compose)), None)
         if full is None or not full.mean:
@@ -101,7 +94,7 @@ class Results(Frozen):
         return {key: full.mean / size.mean for key, size in sizes.items() if size and size.mean and size.n == full.n}
 
     def to_json(self) -> str:
-        """Strict JSON, indented, ending in a newline. Raises ValueError for a NaN in ``config``."""
+        """Strict, indented JSON ending in a newline. Raises ValueError for a NaN in ``config``."""
         data = self.model_dump(mode="json", by_alias=True)
         return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -115,18 +108,17 @@ def summarise(
     references: Sequence[RowKey] | None = None,
     resamples: int = 9999,
 ) -> Results:
-    """Compute the results of an experiment, finished or not.
+    """Computes the results of an experiment, finished or not.
 
     Args:
-        records: in any order; they decide nothing but the order of rows, and that only beyond ``order``.
-        settings: JSON values, repeated as ``config``.
-        metrics: what is known of the metrics, in table order. Those that no record names are left out; one
-            that a record names and this list does not comes last, under its own name.
-        order: rows in the wanted order. ``full`` always comes first, rows not named here
-            last, as they appear.
-        references: rows that every row is compared with, see :func:`~kvfw.analysis.compare.compare_rows`; None is
+        records: in any order, which matters only for rows not in ``order``.
+        settings: JSON values, stored as ``config``.
+        metrics: in table order. Metrics without any record are left out; a metric that only records name comes last,
+            titled by its name.
+        order: rows in the wanted order. ``full`` always comes first; rows not named here come last, as they appear.
+        references: rows that every row is compared with, see :func:`~kvfw.analysis.compare.compare_rows`; None:
             ``full`` and the first composition.
-        resamples: of the bootstrap.
+        resamples: number of bootstrap samples.
 
     Raises:
         ValueError: a key occurs twice, a reference is no row, or ``settings`` are not strict JSON.
@@ -155,11 +147,7 @@ def summarise(
 
 
 def read_results(path: Path) -> Results | None:
-    """A results file; None if there is none, or none that can be understood: trials are what counts.
-
-    Raises:
-        StoreError: it is there and cannot be read.
-    """
+    """A results file; None if missing or invalid, since the trials are what counts. StoreError if it cannot be read."""
     try:
         return Results.from_json(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -169,19 +157,19 @@ def read_results(path: Path) -> Results | None:
 
 
 def row_order(present: Iterable[RowKey], order: Sequence[RowKey] = ()) -> list[RowKey]:
-    """Rows that are present, once each: ``full``, then as in ``order``, then as they first appear."""
+    """The rows present, once each: ``full``, then as in ``order``, then as they first appear."""
     seen = dict.fromkeys(present)
-    wanted = [key for key in dict.fromkeys(order) if key in seen]
+    wanted = [key for key in order if key in seen]
     return sorted(dict.fromkeys([*wanted, *seen]), key=lambda key: not is_full(key.compose))
 
 
 def primary_of(infos: Sequence[MetricInfo]) -> MetricInfo | None:
-    """The score marked as primary, else the first; None of none."""
+    """The score marked as primary, else the first metric; None if there are no metrics."""
     return next((info for info in infos if info.primary), next(iter(infos), None))
 
 
 def facet_values(records: Iterable[TrialRecord]) -> dict[str, list[Facet]]:
-    """Facets that have 2 to 20 values, in the order they are shown, and those values: numbers first, sorted."""
+    """Facets with 2 to 20 values, in display order, and their sorted values, numbers first."""
     found: dict[str, set[Facet]] = defaultdict(set)
     for record in records:
         for name, value in record.facets.items():
@@ -194,17 +182,14 @@ def facet_values(records: Iterable[TrialRecord]) -> dict[str, list[Facet]]:
 
 
 def facet_text(value: Facet) -> str:
-    """A facet's value without a needless decimal: 10.0 is "10", 12.5 is "12.5"."""
+    """A facet's value without a trailing ".0": 10.0 is "10", 12.5 is "12.5"."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _measured(known: Sequence[MetricInfo], records: Sequence[TrialRecord]) -> tuple[MetricInfo, ...]:
     named = {name for record in records for name in record.metrics}
     unknown = sorted(named - {info.name for info in known})
-    return (
-        *(info for info in known if info.name in named),
-        *(MetricInfo(name=name, title=name) for name in unknown),
-    )
+    return (*(info for info in known if info.name in named), *(MetricInfo(name=name, title=name) for name in unknown))
 
 
 def _row(

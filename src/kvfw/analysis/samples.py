@@ -1,4 +1,4 @@
-"""What every composition answered to the same prompt."""
+"""Every composition's answer to the same prompt, for a choice of prompts."""
 
 import math
 from collections import defaultdict
@@ -11,7 +11,7 @@ from kvfw.core.contracts.records import PromptKey, RowKey, TrialRecord, stratum_
 
 
 class PromptAnswers(NamedTuple):
-    """One prompt and the trials of all rows that answered it, in the order of the rows."""
+    """One prompt and the trials that answered it, in the order of their rows."""
 
     title: str
     references: tuple[str, ...]
@@ -26,7 +26,7 @@ def samples(
 
     Args:
         records: in any order.
-        order: compositions in the wanted order, see :func:`~kvfw.analysis.results.row_order`.
+        order: the wanted order of rows, see :func:`~kvfw.analysis.results.row_order`.
         max_prompts: see :func:`pick`.
     """
     by_prompt: dict[PromptKey, dict[RowKey, TrialRecord]] = defaultdict(dict)
@@ -50,15 +50,15 @@ def samples(
 def pick(trials: Mapping[PromptKey, TrialRecord], at_most: int) -> list[PromptKey]:
     """The prompts to show, ordered by their facets.
 
-    The first group of every stratum, then the second of every stratum, as long as they fit; an even spread of the
-    first ones if these alone are too many.
+    All prompts of every stratum's first group, then of every second group, and so on while they fit; if the first
+    groups alone are too many, an even selection of them.
     """
-    ranks: dict[str, list[str]] = defaultdict(list)
+    groups: dict[str, list[str]] = defaultdict(list)
     for group in sorted({trial.group for trial in trials.values()}, key=natural):
-        ranks[stratum_of(group)].append(group)
+        groups[stratum_of(group)].append(group)
     rounds: dict[int, list[PromptKey]] = defaultdict(list)
     for prompt, trial in trials.items():
-        rounds[ranks[stratum_of(trial.group)].index(trial.group)].append(prompt)
+        rounds[groups[stratum_of(trial.group)].index(trial.group)].append(prompt)
     chosen: list[PromptKey] = []
     for _, prompts in sorted(rounds.items()):
         if chosen and len(chosen) + len(prompts) > at_most:

@@ -6,18 +6,15 @@ from kvfw.core.contracts.records import RENAMED
 
 
 def results_2(data: dict[str, Any]) -> dict[str, Any]:
-    """Results of schema 1 as results of schema 2. What is wrong in them stays wrong, for validation to find."""
+    """Converts results of schema 1 to schema 2. Invalid values pass through, for validation to find."""
     infos = [
         {**info, "name": RENAMED.get(info["name"], info["name"]), "primary": info["name"] == "recall"}
         for info in data["metrics"]
     ]
-    compared = [_groups({**each, "metric": RENAMED.get(each["metric"], each["metric"])}) for each in _compared(data)]
+    # The oldest files have no comparisons.
+    old = data.get("comparisons", ())
+    compared = [_groups({**each, "metric": RENAMED.get(each["metric"], each["metric"])}) for each in old]
     return {**data, "schema": 2, "metrics": infos, "rows": [_row(row) for row in data["rows"]], "comparisons": compared}
-
-
-def _compared(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The comparisons; none in files from before there were any."""
-    return list(data.get("comparisons", ()))
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
@@ -28,6 +25,6 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(values: dict[str, Any]) -> dict[str, Any]:
-    """What was called a run, a length with a seed, is a group."""
+    """Renames what schema 1 called runs, a length with a seed, to groups."""
     new = {"runs": "groups", "few_runs": "few_groups"}
     return {new.get(name, name): value for name, value in values.items()}

@@ -1,6 +1,5 @@
-"""Runs as a report takes them in, and whether they may stand in one table."""
+"""Combines runs into a report, and checks that they are comparable."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,25 +10,18 @@ from pydantic import JsonValue
 from kvfw.analysis.names import labelled
 from kvfw.analysis.results import Results, row_order, summarise
 from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
+from kvfw.core.contracts.settings import flat_settings, setting_text
 from kvfw.errors import RequestError
 
 MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
-"""Settings that make other rows, not another experiment. A setting that is not named here must agree."""
+"""Settings that give other rows, not another experiment. All other settings must agree."""
 TELLING: Final = ("model", "task", "question_aware")
-"""Settings that explain a difference best, and so are named first; a hash of prompts comes last."""
+"""Settings that explain a difference best, so they are named first."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One run.
-
-    Attributes:
-        name: of its folder.
-        settings, facts: as in ``config.json``.
-        records: the trials that could be read.
-        metrics: what is known of the metrics.
-        problems: what could not be read, one sentence each.
-    """
+    """One run: folder name, ``config.json``'s settings and facts, trials, metrics, and problems reading them."""
 
     name: str
     settings: Mapping[str, JsonValue]
@@ -41,13 +33,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is reported: made by :func:`make_report`, or put together from results that exist already.
+    """The data of a report, from :func:`make_report` or put together from existing results.
 
     Attributes:
         results: of all runs together.
         records: the same trials, compositions labelled as in ``results``.
         sources: the runs.
-        notes: what a reader must know of the data.
+        notes: caveats about the data.
     """
 
     results: Results
@@ -57,16 +49,15 @@ class Report:
 
 
 def make_report(sources: Sequence[Source], references: Sequence[str] | None = None, *, resamples: int = 9999) -> Report:
-    """Runs side by side; a row that several of them hold is labelled with its run.
+    """Combines runs; rows that several of them hold are labelled with their run.
 
     Args:
         sources: at least one.
-        references: compositions to compare with; None is ``full`` and the first composition.
-        resamples: of the bootstrap.
+        references: compositions to compare with; None: ``full`` and the first composition.
+        resamples: number of bootstrap samples.
 
     Raises:
-        RequestError: there is no run, a run without trials, two runs that cannot be compared, or a reference
-            that no row has.
+        RequestError: no run, a run without trials, runs that cannot be compared, or a reference that is no row.
     """
     if not sources:
         raise RequestError("no run to report; name at least one run folder")
@@ -86,7 +77,7 @@ def make_report(sources: Sequence[Source], references: Sequence[str] | None = No
             key = record.key.model_copy(update={"compose": compose})
             records.append(record if compose == record.key.compose else record.model_copy(update={"key": key}))
     present = tuple(dict.fromkeys(record.key.row for record in records))
-    # Amounts stay together, whichever run their rows come from.
+    # Rows of one amount stay together, whichever run they come from.
     amounts = list(dict.fromkeys(row.amount for row in (*order, *present)))
     order = sorted(row_order(present, order), key=lambda row: amounts.index(row.amount))
     infos = {info.name: info for source in reversed(sources) for info in source.metrics}
@@ -103,18 +94,14 @@ def make_report(sources: Sequence[Source], references: Sequence[str] | None = No
 
 
 def check_comparable(sources: Sequence[Source]) -> None:
-    """Raise RequestError naming the settings in which a run differs from the first, with both values."""
+    """Raises RequestError if a run's settings differ from the first run's, naming them with both values."""
     first, *others = sources
     old = dict(flat_settings(first.settings))
     for other in others:
         new = dict(flat_settings(other.settings))
         names = [name for name in dict.fromkeys([*TELLING, *old, *new]) if name.split(".")[0] not in MAY_DIFFER]
-        differing = [
-            f"{name}: {setting_text(old, name)} in {first.name}, {setting_text(new, name)} in {other.name}"
-            for name in names
-            if setting_text(old, name) != setting_text(new, name)
-        ]
-        if differing:
+        texts = [(name, setting_text(old, name), setting_text(new, name)) for name in names]
+        if differing := [f"{name}: {a} in {first.name}, {b} in {other.name}" for name, a, b in texts if a != b]:
             listed = "\n  ".join(differing)
             raise RequestError(
                 f"{first.name} and {other.name} cannot be compared, they are different experiments; report them one by "
@@ -123,7 +110,7 @@ def check_comparable(sources: Sequence[Source]) -> None:
 
 
 def wanted_rows(settings: Mapping[str, JsonValue]) -> list[RowKey]:
-    """The rows that the settings ask for, in the order they were asked for; nothing where they do not say."""
+    """The rows that the settings request, in that order; none if the settings do not say."""
     compose, amounts = settings.get("compose"), settings.get("amounts")
     if not isinstance(compose, list) or not isinstance(amounts, list):
         return []
@@ -131,11 +118,7 @@ def wanted_rows(settings: Mapping[str, JsonValue]) -> list[RowKey]:
 
 
 def find_row(text: str, present: Sequence[RowKey], order: Sequence[RowKey] = ()) -> RowKey:
-    """The first row of that composition, with or without the label of its run.
-
-    Raises:
-        RequestError: there is none.
-    """
+    """The first row of that composition, with or without its run's label. Raises RequestError if there is none."""
     rows = [*(row for row in order if row in present), *present]
     for row in rows:
         if row.compose == text or row.compose.startswith(f"{text} ["):
@@ -147,12 +130,7 @@ def find_row(text: str, present: Sequence[RowKey], order: Sequence[RowKey] = ())
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
     """The names, numbered where they repeat."""
     count = Counter(names)
-    seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        seen[name] += 1
-        unique.append(f"{name} #{seen[name]}" if count[name] > 1 else name)
-    return tuple(unique)
+    return tuple(f"{name} #{names[: at + 1].count(name)}" if count[name] > 1 else name for at, name in enumerate(names))
 
 
 def _shared_rows(sources: Sequence[Source]) -> frozenset[RowKey]:
@@ -165,7 +143,7 @@ def _renamed(row: RowKey, run: str, shared: frozenset[RowKey]) -> RowKey:
 
 
 def _settings(names: Sequence[str], sources: Sequence[Source]) -> dict[str, JsonValue]:
-    """Settings of one run; of several, what they share, and the rest run by run under ``runs``."""
+    """The settings of a single run; of several runs, the shared ones, with the rest by run under ``runs``."""
     if len(sources) == 1:
         return dict(sources[0].settings)
     common = {name: value for name, value in sources[0].settings.items() if name not in MAY_DIFFER}
@@ -184,34 +162,7 @@ def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]
     if several:
         yield "Speeds of different runs were measured at different times and cannot be compared."
         for setting in ("sinks", "recent"):
-            texts = {setting_text(dict(source.settings), setting) for source in sources}
-            if len(texts) > 1:
-                pairs = zip(names, sources, strict=True)
-                values = ", ".join(
-                    f"{setting_text(dict(source.settings), setting)} in {name}" for name, source in pairs
-                )
+            texts = [setting_text(source.settings, setting) for source in sources]
+            if len(set(texts)) > 1:
+                values = ", ".join(f"{text} in {name}" for name, text in zip(names, texts, strict=True))
                 yield f"The runs differ in {setting}: {values}."
-
-
-def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Nested settings by dotted name."""
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flat_settings(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def setting_text(settings: Mapping[str, JsonValue], name: str) -> str:
-    """The value as JSON, "nothing" where there is none; 4 and 4.0 agree, true and 1 do not."""
-    return json.dumps(_whole(settings[name]), sort_keys=True, ensure_ascii=False) if name in settings else "nothing"
-
-
-def _whole(value: JsonValue) -> JsonValue:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _whole(item) for name, item in value.items()}
-    return value

@@ -1,9 +1,9 @@
-"""Means, errors and intervals of trial values. Every statistic is a number or carries the reason why not.
+"""Means, errors and intervals of trial values. Every statistic is a number, or the reason why there is none.
 
-Sources: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927),
-for proportions; Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13, for percentile
-intervals; Davison and Hinkley, "Bootstrap Methods and their Application" (1997), section 3.2, for resampling
-inside strata; Efron and Tibshirani, chapter 15, for a test that inverts the interval.
+Sources: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927), for
+proportions; Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13 for percentile intervals,
+chapter 15 for a test that inverts the interval; Davison and Hinkley, "Bootstrap Methods and their Application" (1997),
+section 3.2, for resampling within strata.
 """
 
 import math
@@ -21,7 +21,7 @@ from scipy import stats
 from kvfw.core.contracts.records import Frozen, stratum_of
 
 FEW_GROUPS = 10
-"""Below this many groups a bootstrap interval is marked as resting on few groups."""
+"""Below this many groups a bootstrap interval is marked as rough."""
 LARGEST = 1e150
 TOO_LARGE = "the values are too large for arithmetic"
 
@@ -48,12 +48,12 @@ class Summary(Frozen):
     Attributes:
         mean: over all trials that have a value.
         se: standard error over groups, see :func:`group_se`.
-        ci95: 95 % interval of the mean, by ``ci95_method``. Wilson takes trials as independent.
+        ci95: 95 % interval of the mean, by ``ci95_method``. Wilson's assumes independent trials.
         n: trials with a value.
         groups: groups with a value, see :class:`~kvfw.core.contracts.task.Sample`.
-        few_groups: a bootstrap interval from fewer than 10 groups.
-        missing: how many trials have no value, by reason.
-        reasons: for each of ``mean``, ``se``, ``ci95`` that is None, and for nothing else, why.
+        few_groups: the interval is a bootstrap from fewer than 10 groups.
+        missing: number of trials without a value, by reason.
+        reasons: why, for exactly those of ``mean``, ``se``, ``ci95`` that are None.
     """
 
     mean: float | None
@@ -75,7 +75,7 @@ class Summary(Frozen):
 
 
 def mean(values: Sequence[float]) -> Estimate[float]:
-    """The arithmetic mean; it does not depend on the order of the values."""
+    """The arithmetic mean, independent of the order of the values."""
     if not values:
         return Estimate(None, "no trial has a value")
     try:
@@ -87,10 +87,7 @@ def mean(values: Sequence[float]) -> Estimate[float]:
 def wilson(hits: int, n: int) -> Estimate[Interval]:
     """95 % interval of a proportion after Wilson (1927), without continuity correction, as fractions of 1.
 
-    Trials are taken as independent; where those of one group share a text, it is too narrow.
-
-    Raises:
-        ValueError: not 0 <= hits <= n.
+    It assumes independent trials, so it is too narrow if trials share a text. Raises ValueError unless 0 <= hits <= n.
     """
     if not 0 <= hits <= n:
         raise ValueError(f"{hits} hits of {n} trials")
@@ -104,7 +101,7 @@ def group_se(values_by_group: ValuesByGroup) -> Estimate[float]:
     """Standard error over groups: sd(group means, ddof=1) / sqrt(groups). Groups without values do not count."""
     means = [mean(values).value for _, values in _filled(values_by_group)]
     if len(means) < 2:
-        return Estimate(None, f"a standard error needs two groups or more, there {_are(len(means))}")
+        return Estimate(None, f"a standard error needs two groups or more, there {'is 1' if means else 'are 0'}")
     finite = [value for value in means if value is not None]
     if len(finite) < len(means):
         return Estimate(None, TOO_LARGE)
@@ -114,24 +111,19 @@ def group_se(values_by_group: ValuesByGroup) -> Estimate[float]:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the bootstrap says of a mean.
-
-    Attributes:
-        ci95: 95 % percentile interval.
-        p_zero: two-sided p value of "the mean is 0", see :func:`cluster_bootstrap`.
-    """
+    """A bootstrapped mean: its 95 % percentile interval, and the two-sided p value of "the mean is 0"."""
 
     ci95: Interval
     p_zero: float
 
 
 def cluster_bootstrap(values_by_group: ValuesByGroup, *, resamples: int = 9999, seed: int = 0) -> Estimate[Drawn]:
-    """Interval and test of the mean over trials; whole groups are drawn within each stratum.
+    """Interval and test of the mean over trials, resampling whole groups within each stratum.
 
-    Trials of one group share a text, so they are drawn together; strata are fixed by design, so no group is
-    drawn instead of one of another stratum. The same input gives the same answer.
+    Trials of one group share a text, so they are drawn together; strata are fixed by design, so groups are never
+    exchanged between them. The same input gives the same result.
 
-    The p value inverts the percentile interval: of B resampled means let L be at most 0 and G at least 0; then
+    The p value inverts the percentile interval: if L of B resampled means are at most 0 and G at least 0,
     ``p = min(1, 2 (min(L, G) + 1) / (B + 1))``. Adding 1 keeps it above 0, which no finite number of samples can show.
 
     Args:
@@ -148,7 +140,7 @@ def cluster_bootstrap(values_by_group: ValuesByGroup, *, resamples: int = 9999, 
         where = f" in every stratum, there is 1 in {', '.join(single)}" if single[0] else ", there is 1"
         return Estimate(None, f"resampling needs two groups or more{where}")
     every = [value for groups in strata.values() for values in groups for value in values]
-    # scipy squares the means of all samples; beyond this it would warn and answer NaN.
+    # scipy squares the resampled means; larger ones would overflow to NaN.
     if max(map(abs, every)) > LARGEST:
         return Estimate(None, TOO_LARGE)
     sums = [np.array([math.fsum(values) for values in groups]) for groups in strata.values()]
@@ -172,7 +164,7 @@ def cluster_bootstrap(values_by_group: ValuesByGroup, *, resamples: int = 9999, 
     low, high = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
     means: npt.NDArray[np.float64] = np.asarray(drawn.bootstrap_distribution)
     least = min(int(np.count_nonzero(means <= 0)), int(np.count_nonzero(means >= 0)))
-    # A mean lies among its values; only rounding can leave that range.
+    # Only rounding can take a mean outside the range of its values.
     interval = (max(low, min(every)), min(high, max(every)))
     return Estimate(Drawn(interval, min(1.0, 2 * (least + 1) / (means.size + 1))))
 
@@ -184,19 +176,15 @@ def cluster_bootstrap_ci(values_by_group: ValuesByGroup, *, resamples: int = 999
 
 
 def summarise_values(
-    values_by_group: ValuesByGroup,
-    *,
-    proportion: bool,
-    missing: Mapping[str, int] | None = None,
-    resamples: int = 9999,
+    values_by_group: ValuesByGroup, *, proportion: bool, missing: Mapping[str, int] | None = None, resamples: int = 9999
 ) -> Summary:
-    """Everything reported about one metric of one row.
+    """The summary of one metric of one row.
 
     Args:
         values_by_group: trial values of each group; a group may be empty.
-        proportion: values are hits (1) and misses (0); the interval is then Wilson's.
+        proportion: values are hits (1) and misses (0), so the interval is Wilson's.
         missing: number of trials without a value, by reason.
-        resamples: of the bootstrap.
+        resamples: number of bootstrap samples.
     """
     filled = dict(_filled(values_by_group))
     values = [value for group in filled.values() for value in group]
@@ -223,23 +211,16 @@ def _hit_interval(values: Sequence[float]) -> Estimate[Interval]:
 
 
 def _filled(values_by_group: ValuesByGroup) -> list[tuple[str, Sequence[float]]]:
-    """Groups that have values, and the values, both sorted: sums must not depend on the order of arrival."""
+    """Groups with values, both sorted, so that sums do not depend on the order of arrival."""
     order = sorted(values_by_group, key=natural)
     return [(group, sorted(values_by_group[group])) for group in order if values_by_group[group]]
 
 
 def natural(group: str) -> list[tuple[bool, int, str]]:
-    """Sorts groups part by part, numbers by value: ``"512/2"``, ``"512/10"``, ``"1024/0"``."""
-    return [
-        (False, int(part), "") if part.isdecimal() and part.isascii() else (True, 0, part) for part in group.split("/")
-    ]
+    """Sort key of groups, part by part with numbers by value: ``"512/2"``, ``"512/10"``, ``"1024/0"``."""
+    parts = group.split("/")
+    return [(False, int(part), "") if part.isdecimal() and part.isascii() else (True, 0, part) for part in parts]
 
 
 def _finite(value: float) -> Estimate[float]:
-    if math.isfinite(value):
-        return Estimate(value)
-    return Estimate(None, TOO_LARGE)
-
-
-def _are(groups: int) -> str:
-    return "is 1" if groups == 1 else f"are {groups}"
+    return Estimate(value) if math.isfinite(value) else Estimate(None, TOO_LARGE)

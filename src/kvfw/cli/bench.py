@@ -65,7 +65,7 @@ def command(
             if out is not None:
                 write_atomic(out / "bench.json", as_json(found).encode())
     finally:
-        # However it ended, what was measured is shown.
+        # Show the measurements so far even after a failure.
         if found is not None:
             _show(found, out, json_only)
     assert found is not None

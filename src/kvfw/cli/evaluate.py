@@ -71,10 +71,7 @@ def command(config_file: Path | None, preset: str | None, as_json: bool, **optio
             if progress.folder is None:
                 raise
             progress.close()
-            if isinstance(error, KvfwError):
-                click.echo(f"error: {error}", err=True)
-            else:
-                click.echo("interrupted", err=True)
+            click.echo(f"error: {error}" if isinstance(error, KvfwError) else "interrupted", err=True)
             click.echo(_how_to_resume(progress.folder, progress.done, progress.total), err=True)
             return error.exit_code if isinstance(error, KvfwError) else 1
     if as_json:
@@ -88,18 +85,14 @@ def command(config_file: Path | None, preset: str | None, as_json: bool, **optio
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Only what was said on the command line."""
+    """The options given on the command line."""
     options["contexts"] = numbers("--contexts", options["contexts"], int)
     options["depths"] = numbers("--depths", options["depths"], float)
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
 def _read_config(path: Path | None) -> dict[str, Any]:
-    """Settings of a YAML file: the fields of EvalConfig, and ``preset``.
-
-    Raises:
-        OptionError: the file cannot be read or is not a mapping.
-    """
+    """Settings of a YAML file: fields of EvalConfig and ``preset``. OptionError if it is unreadable or no mapping."""
     if path is None:
         return {}
     import yaml
@@ -123,7 +116,7 @@ def _how_to_resume(folder: Path, done: int, total: int) -> str:
 
 
 def _print_table(results: Any) -> None:
-    """A table on a terminal, plain lines in a pipe."""
+    """Prints a table on a terminal, plain lines in a pipe."""
     from rich.console import Console
 
     from kvfw.report.terminal import plain_lines, results_table

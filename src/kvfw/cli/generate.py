@@ -63,11 +63,7 @@ def command(prompt: str | None, file: Path | None, **options: Any) -> int:
 
 
 def _text(prompt: str | None, file: Path | None) -> str:
-    """The prompt's text.
-
-    Raises:
-        PromptError: there is none, or the file cannot be read.
-    """
+    """The text of the prompt. Raises PromptError if there is none or the file cannot be read."""
     parts = []
     if file is not None:
         try:
@@ -85,7 +81,7 @@ def _text(prompt: str | None, file: Path | None) -> str:
 
 
 def _print(samples: "tuple[GeneratedText, ...]") -> None:
-    """Columns side by side on a wide terminal, one below the other elsewhere."""
+    """Prints the answers side by side on a wide terminal, else one below the other."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

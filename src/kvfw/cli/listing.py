@@ -22,7 +22,7 @@ def command(kind: str | None) -> int:
     for found in list(Kind) if kind is None else [_kind(kind)]:
         rows = [(spec.name, spec.summary, spec.provider) for spec in registry.of_kind(found)]
         if found is Kind.METHOD:
-            # A scorer's bare name is a method too; who looks for snapkv looks here.
+            # A scorer's bare name is a method too, and users look for snapkv here.
             rows += [(s.name, f"{s.summary} (scorer, with top-k)", s.provider) for s in registry.of_kind(Kind.SCORER)]
         _print_kind(found, rows, title=kind is None)
     return 0
@@ -49,7 +49,7 @@ def _print_kind(kind: Kind, rows: list[tuple[str, str, str]], *, title: bool) ->
 
 
 def _print_plugins() -> None:
-    """A table of plugins, and what is wrong with them; the warnings that other commands give are not repeated."""
+    """Prints a table of plugins and their problems, without the warnings that other commands give."""
     from kvfw.core.registry.registry import collect
 
     registry = collect()

@@ -1,4 +1,4 @@
-"""Entry point: the group of commands, and how errors reach the user."""
+"""Entry point: the command group, and error messages and exit codes."""
 
 import os
 import sys
@@ -23,10 +23,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when the command is asked for."""
+    """Imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
+        """All names, in the order of help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -51,16 +51,16 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 the run failed or was interrupted, 2 the request was wrong."""
-    # Before torch is imported. Idle OpenMP threads spin for milliseconds by default; where another process wants their
-    # core, every barrier then waits for it (measured on two busy cores: compression 10 times slower). A short spin
-    # costs nothing on a quiet machine.
+    """Runs the command line and exits: 0 success, 1 the run failed or was interrupted, 2 the request was invalid."""
+    # Before torch is imported. Idle OpenMP threads spin for milliseconds by default. If another process wants their
+    # core, every barrier waits for it (compression was 10 times slower on two busy cores). A short spin costs nothing
+    # on an idle machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Runs the command line and returns the exit code. No traceback for a user's mistake."""
+    """Runs the command line and returns the exit code. A user's mistake gives no traceback."""
     try:
         result: Any = cli.main(args=arguments, prog_name="kvfw", standalone_mode=False)
     except KvfwError as error:
@@ -70,7 +70,7 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return 2
     except BrokenPipeError:
-        # The reader of our output has seen enough. What could be written to disk is there.
+        # The reader of our output has closed the pipe; files are written already.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Prints what ``kvfw models check`` found."""
+"""Formats the findings of ``kvfw models check``."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,19 +9,15 @@ from kvfw.model.load.facts import LayerFacts, ModelFacts, RopeFacts
 
 
 def facts_values(facts: ModelFacts) -> dict[str, Any]:
-    """JSON: everything, layer by layer, and bytes per token."""
-    layers = [
-        {"index": index, "compressed": layer.compressed, **asdict(layer)} for index, layer in enumerate(facts.layers)
-    ]
-    per_token = {
-        "compressed_bytes_per_token": facts.bytes_per_token("full"),
-        "sliding_bytes_per_token": facts.bytes_per_token("sliding"),
-    }
+    """All facts as JSON values, layer by layer, and bytes per token unless the model is refused."""
+    layers = [{"index": at, "compressed": layer.compressed, **asdict(layer)} for at, layer in enumerate(facts.layers)]
+    full, sliding = facts.bytes_per_token("full"), facts.bytes_per_token("sliding")
+    per_token = {"compressed_bytes_per_token": full, "sliding_bytes_per_token": sliding}
     return {**asdict(facts), "layers": layers, **(per_token if facts.refused is None else {})}
 
 
 def facts_text(facts: ModelFacts) -> str:
-    """A few lines; layers alike share one."""
+    """A short text in which identical layers share an entry."""
     return "\n".join(_lines(facts))
 
 
@@ -49,15 +45,9 @@ def _lines(facts: ModelFacts) -> Iterator[str]:
 
 
 def _alike(layers: tuple[LayerFacts, ...]) -> list[tuple[LayerFacts, list[int]]]:
-    """Different layers in order of appearance, each with its places."""
-    found: list[tuple[LayerFacts, list[int]]] = []
-    for index, layer in enumerate(layers):
-        places = next((places for other, places in found if other == layer), None)
-        if places is None:
-            found.append((layer, [index]))
-        else:
-            places.append(index)
-    return found
+    """The distinct layers in order of appearance, each with its indices."""
+    firsts = [layer for at, layer in enumerate(layers) if layer not in layers[:at]]
+    return [(layer, [at for at, other in enumerate(layers) if other == layer]) for layer in firsts]
 
 
 def _ranges(places: list[int]) -> str:
@@ -89,7 +79,7 @@ def _rope(rope: RopeFacts | None, size: int) -> str:
 
 
 def _short(value: Any) -> str:
-    """A setting; a long list of factors by its ends."""
+    """A setting; of a long list, its ends."""
     if isinstance(value, list) and len(value) > 4:
         return f"[{value[0]} ... {value[-1]}]"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def model_options(command: F) -> F:
-    """Which model, in what precision, where."""
+    """Adds options for the model, its precision and its device."""
     for option in (
         click.option(
             "--prefill-chunk",
@@ -29,7 +29,7 @@ def model_options(command: F) -> F:
 
 
 def amount_options(command: F) -> F:
-    """How much of the prompt to keep."""
+    """Adds options for how much of the prompt to keep."""
     for option in (
         click.option("--recent", type=int, help="Last tokens of the prompt that are always kept.  [default: 84]"),
         click.option("--sinks", type=int, help="First tokens of the prompt that are always kept.  [default: 4]"),
@@ -44,11 +44,7 @@ def amount_options(command: F) -> F:
 
 
 def numbers(option: str, text: str | None, kind: Callable[[str], Any]) -> tuple[Any, ...] | None:
-    """Values of a comma-separated list.
-
-    Raises:
-        OptionError: a value is not a number of the wanted kind.
-    """
+    """The values of a comma-separated list. Raises OptionError for a value that is no number of the wanted kind."""
     if text is None:
         return None
     values = []

@@ -1,9 +1,9 @@
-"""Shows how an evaluation goes on: a bar on a terminal, plain lines in a pipe."""
+"""Shows the progress of an evaluation: a bar on a terminal, plain lines in a pipe."""
 
 import signal
 import threading
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, TextIO
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from kvfw.core.contracts.records import TrialRecord
 
 
 class Shown:
-    """Counts trials and remembers the folder, for the message on an interruption."""
+    """Progress callbacks that count trials and remember the folder, for the message on an interruption."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -35,11 +35,7 @@ class Shown:
         """Nothing by itself."""
 
     def trial(self, record: TrialRecord) -> None:
-        """Counts, and stops the run if an interruption got lost on its way.
-
-        Raises:
-            KeyboardInterrupt: Python drops the one of Ctrl-C where it strikes inside a callback.
-        """
+        """Counts; raises KeyboardInterrupt again if Python dropped that of a Ctrl-C because it struck in a callback."""
         self.done += 1
         if self._asked_to_stop:
             raise KeyboardInterrupt
@@ -56,9 +52,7 @@ class Shown:
             self._before = signal.signal(signal.SIGINT, self._interrupted)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
@@ -68,12 +62,12 @@ class Lines(Shown):
     """One line per trial."""
 
     def begin(self, folder: Path, total: int, done: int) -> None:
-        """Says how much there is to do."""
+        """Prints the number of trials."""
         super().begin(folder, total, done)
         self._print(f"{total} trials, {done} of them done; run folder {folder}")
 
     def trial(self, record: TrialRecord) -> None:
-        """Says what was measured."""
+        """Prints the trial's first values."""
         self._print(f"[{self.done + 1}/{self.total}] {record.key}: {outcome(record)}")
         super().trial(record)
 
@@ -82,7 +76,7 @@ class Lines(Shown):
 
 
 class Bars(Shown):
-    """A bar with the prompt at hand."""
+    """A progress bar that names the current prompt."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -126,6 +120,6 @@ def outcome(record: TrialRecord) -> str:
 
 
 def progress_for(stream: TextIO) -> Shown:
-    """What suits the stream."""
+    """A bar if the stream is a terminal, else lines."""
     console = Console(file=stream)
     return Bars(console) if console.is_terminal else Lines(console)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvfw.errors import RequestError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -52,7 +54,8 @@ def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tupl
     for note in report.notes:
         click.echo(f"note: {note}", err=True)
     folder = out if out is not None else runs[0] if len(runs) == 1 else Path("report")
-    _check_folder(folder)
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"{folder} is a file; --out must name a folder")
     for name, data in report_files(report, [each for each in FORMS if form in (each, "all")]):
         write_atomic(folder / name, data)
         click.echo(str(folder / name))
@@ -60,12 +63,7 @@ def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tupl
 
 
 def _source(folder: Path) -> "Source":
-    """A run as it is on disk.
-
-    Raises:
-        RequestError: there is no run here.
-        StoreError: its files cannot be read.
-    """
+    """A run read from disk. Raises RequestError if there is none, StoreError if its files cannot be read."""
     from kvfw.analysis.sources import Source
     from kvfw.core.contracts.metric import DerivedMetric
     from kvfw.core.registry.registry import default_registry
@@ -86,7 +84,7 @@ def _source(folder: Path) -> "Source":
 
 
 def _metrics(folder: Path, settings: "Mapping[str, JsonValue]") -> "tuple[MetricInfo, ...]":
-    """What the run's results say of its metrics; without results, what its settings and the installed metrics say."""
+    """The metrics as the run's results describe them, or else as its settings and the installed metrics do."""
     from kvfw.analysis.results import read_results
     from kvfw.core.contracts.records import MetricInfo
     from kvfw.core.registry.registry import default_registry
@@ -101,18 +99,10 @@ def _metrics(folder: Path, settings: "Mapping[str, JsonValue]") -> "tuple[Metric
 
 
 def _canonical(text: str) -> str:
-    """The composition as rows are called; text that does not parse is looked for as it is."""
+    """The composition in canonical form, as rows are named; text that does not parse stays as it is."""
     from kvfw.core.compose.composition import parse
-    from kvfw.errors import RequestError
 
     try:
         return str(parse(text))
     except RequestError:
         return text.strip()
-
-
-def _check_folder(folder: Path) -> None:
-    from kvfw.errors import RequestError
-
-    if folder.exists() and not folder.is_dir():
-        raise RequestError(f"{folder} is a file; --out must name a folder")

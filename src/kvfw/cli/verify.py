@@ -21,7 +21,7 @@ def command(name: str, kind: str | None, as_json: bool) -> int:
     from kvfw.verify.findings.lookup import named
 
     wanted, registry = None if kind is None else Kind(kind), default_registry()
-    named(name, wanted, registry)  # a wrong name is answered before torch is imported
+    named(name, wanted, registry)  # a wrong name fails before torch is imported
     from rich.console import Console
     from rich.markup import escape
 

@@ -9,8 +9,8 @@ from kvfw.core.contracts.records import MetricInfo
 class EmbedCosine(MetricPart):
     """Cosine of the all-MiniLM-L6-v2 embeddings of the response and of the full cache's response.
 
-    ``e(y) . e(y_full) / (|e(y)| |e(y_full)|)``. Responses are a few words long: two that share their first words and
-    differ in the one that matters are still similar.
+    ``e(y) . e(y_full) / (|e(y)| |e(y_full)|)``. Responses are a few words long, so two that differ only in the one word
+    that matters are still similar.
 
     Source: the founding experiment. Sentence embeddings: Reimers and Gurevych 2019, Sentence-BERT, arXiv 1908.10084.
     """

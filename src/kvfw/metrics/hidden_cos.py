@@ -31,10 +31,10 @@ class HiddenCosine(MetricPart):
 
 
 class CentredHiddenCosine(MetricPart):
-    """The same with the mean state of the run's full-cache responses subtracted from both.
+    """``hidden_cos`` with the mean state of the run's full-cache responses subtracted from both.
 
-    ``cos(h - m, h_full - m)`` with ``m`` the mean of the run's ``h_full``. What all responses share no longer counts,
-    so that unrelated responses come out near 0. Needs two full-cache responses or more.
+    ``cos(h - m, h_full - m)`` with ``m`` the mean of the run's ``h_full``. The part all responses share cancels, so
+    unrelated responses score near 0. Needs at least two full-cache responses.
 
     Source: kvfw's own addition to ``hidden_cos``.
     """

@@ -11,8 +11,8 @@ BYTES_PER_MB = 2**20
 class KVMegabytes(MetricPart):
     """Bytes of keys and values that the prompt's cache really holds after compression, in units of 2^20 bytes.
 
-    Measured on the tensors' storage, sinks, recent tokens and sliding-window layers included. What is appended exactly
-    after a question-agnostic compression counts, too.
+    Measured on the tensors' storage, including sinks, recent tokens, sliding-window layers and the tokens appended
+    exactly after a question-agnostic compression.
 
     Source: the founding experiment's quantity. Its published values are higher than its settings allow; these are the
     bytes really held.
@@ -30,7 +30,7 @@ class OverheadMegabytes(MetricPart):
 
     Three float32 numbers per slot: for every KV head of a compressed layer, shared by all heads of an uncompressed one.
 
-    Source: kvfw's own addition: what a method stores beside the cache is not free.
+    Source: kvfw's own addition, because what a method stores beside the cache is not free.
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(

@@ -10,8 +10,8 @@ from kvfw.core.ops.perplexity import perplexity
 class SelfPPL(MetricPart):
     """Perplexity of the method's own greedy response over its own cache: ``exp(mean NLL)``.
 
-    It flatters degenerate text: a model that repeats itself is never surprised. Shown for that lesson; judge a method
-    by ``ref_ppl``.
+    It flatters degenerate text: a model that repeats itself is never surprised. It is shown to make that visible; judge
+    a method by ``ref_ppl``.
 
     Source: the founding experiment.
     """

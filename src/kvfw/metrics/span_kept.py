@@ -11,8 +11,8 @@ from kvfw.core.contracts.records import MetricInfo
 class SpanKept(MetricPart):
     """Share of the tokens in the sample's spans that are kept exactly, mean over layers and KV heads.
 
-    A token counts where a slot of mass 1 stands at its position. It tells keeping from using: a method may hold all
-    that the answer needs and the model may still not find it.
+    A token counts if a slot of mass 1 has its position. The metric separates keeping from using: a cache may hold all
+    the answer needs and the model may still not find it.
 
     Source: kvfw's own addition to the founding experiment.
     """
@@ -30,8 +30,7 @@ class SpanKept(MetricPart):
             return Missing("keys were re-rotated, so kept tokens cannot be told by position")
         tokens, shares = len({token for span in spans for token in span}), []
         for state in evidence.states.values():
-            # Merged slots may stand at fractional positions inside a span, with mass above 1; a kept token's
-            # position is whole and no two exact slots share one.
+            # Merged slots inside a span have mass above 1; exact slots have whole positions, no two the same.
             inside = reduce(or_, ((state.positions >= span.start) & (state.positions < span.stop) for span in spans))
             kept = (inside & (state.mass == 1)).sum(-1)
             shares.append(float(kept.float().mean()) / tokens)

@@ -7,10 +7,10 @@ from kvfw.core.contracts.records import MetricInfo
 
 
 class TokensPerSecond(MetricPart):
-    """Decode steps per second at batch 1: 16 steps after 2 warm-up steps, in a pass of its own.
+    """Decode steps per second at batch 1: 16 steps after 2 warm-up steps, in a separate pass.
 
-    Measured in the first sample of each stratum only: for ``niah`` of each length. Wall-clock times of one machine at
-    one moment: compare rows of one run, never rows of two.
+    Measured only in the first sample of each stratum (for ``niah``: of each length). Wall-clock times depend on the
+    machine and the moment: compare rows within one run, never across runs.
 
     Source: the founding experiment.
     """

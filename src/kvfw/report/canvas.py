@@ -1,6 +1,6 @@
 """Figures laid out in inches, for print: single column 3.4 in, double 7 in, no text under 7 pt.
 
-No pyplot: nothing global is changed, so a program that draws its own figures is left alone.
+Does not use pyplot or change global state, so other figures of the program are unaffected.
 """
 
 import base64
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -46,13 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished figure.
-
-    Attributes:
-        name: of its files.
-        caption: what it shows, in a sentence or two.
-        figure: to be saved by :meth:`save`.
-    """
+    """A finished figure, its file name without suffix, and a caption of a sentence or two."""
 
     name: str
     caption: str
@@ -68,17 +62,17 @@ class Drawing:
 
     @property
     def width_px(self) -> int:
-        """How wide a page shows it."""
+        """Display width on a page."""
         return round(150 * float(self.figure.get_figwidth()))
 
     def data_uri(self) -> str:
-        """The figure as an address that holds the picture itself."""
+        """The figure as a data URI of its SVG."""
         return "data:image/svg+xml;base64," + base64.b64encode(self.save("svg")).decode()
 
 
 @contextmanager
 def drawing_style() -> Iterator[None]:
-    """matplotlib's defaults with our settings on top, whatever the user's own are, and only inside."""
+    """Within the context: matplotlib's defaults with our settings on top, whatever the user's own are."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(
@@ -107,7 +101,7 @@ def drawing_style() -> Iterator[None]:
 
 
 class Sheet:
-    """An empty figure of a size in inches; axes are placed by their upper left corner."""
+    """A figure of a size in inches; axes and texts are placed by their upper left corner."""
 
     def __init__(self, width_in: float, height_in: float) -> None:
         self.width_in, self.height_in = width_in, height_in
@@ -115,38 +109,31 @@ class Sheet:
         FigureCanvasAgg(self.figure)
 
     def axes(self, left_in: float, top_in: float, width_in: float, height_in: float) -> Axes:
-        """New axes."""
-        return self.figure.add_axes(
-            (
-                left_in / self.width_in,
-                1 - (top_in + height_in) / self.height_in,
-                width_in / self.width_in,
-                height_in / self.height_in,
-            )
-        )
+        """Adds axes."""
+        left, bottom = left_in / self.width_in, 1 - (top_in + height_in) / self.height_in
+        return self.figure.add_axes((left, bottom, width_in / self.width_in, height_in / self.height_in))
 
     def text(self, left_in: float, top_in: float, text: str, *, size_pt: float = FONT_PT, align: str = "left") -> None:
-        """A text whose first line hangs from there."""
-        self.figure.text(
-            left_in / self.width_in, 1 - top_in / self.height_in, printable(text), va="top", ha=align, size=size_pt
-        )
+        """Adds a text, its upper edge at ``top_in``."""
+        x, y = left_in / self.width_in, 1 - top_in / self.height_in
+        self.figure.text(x, y, printable(text), va="top", ha=align, size=size_pt)
 
 
 @cache
 def _font() -> FT2Font:
-    """A font of our own to measure with: sizes set on it do not reach the drawing."""
+    """A separate font for measuring: sizes set on it do not affect drawing."""
     return FT2Font(findfont(FontProperties(family="DejaVu Sans")))
 
 
 def printable(text: str) -> str:
-    """The text with characters that the font lacks drawn as an empty box."""
+    """The text with an empty box for each character that the font lacks."""
     return "".join(c if c == "\n" or _font().get_char_index(ord(c)) else "□" for c in visible(text))
 
 
 def width_of(text: str, size_pt: float = SMALL_PT) -> float:
-    """Width of the widest line, in."""
+    """Width of the widest line in inches."""
     font = _font()
-    # At 72 dots per inch a dot is a point; widths come in 64ths of it.
+    # At 72 dpi a dot is a point; widths are in 64ths of it.
     font.set_size(size_pt, 72)
     widths = []
     for line in text.split("\n"):
@@ -156,7 +143,7 @@ def width_of(text: str, size_pt: float = SMALL_PT) -> float:
 
 
 def wrapped(text: str, width_in: float, most_lines: int, size_pt: float = SMALL_PT) -> str:
-    """A composition broken between its parts or, where a word alone is too wide, anywhere; cut after the last line."""
+    """A composition broken between its parts, or anywhere if a word is too wide; cut after ``most_lines`` lines."""
     lines: list[str] = []
     for line in broken(printable(text).replace("\n", " "), lambda part: width_of(part, size_pt) <= width_in):
         piece = line
@@ -172,7 +159,7 @@ def wrapped(text: str, width_in: float, most_lines: int, size_pt: float = SMALL_
 
 
 def _fitting(text: str, width_in: float, size_pt: float) -> int:
-    """How many characters of the text fit; at least 1."""
+    """How many characters of the text fit, at least 1."""
     low, high = 1, len(text)
     while low < high:
         middle = (low + high + 1) // 2
@@ -181,7 +168,7 @@ def _fitting(text: str, width_in: float, size_pt: float) -> int:
 
 
 class Legend:
-    """A legend for outside the plots, in as many columns as fit."""
+    """A legend to place outside the plots, in as many columns as fit."""
 
     SYMBOL_IN: Final = 0.18
     GAP_IN: Final = 0.16
@@ -197,7 +184,7 @@ class Legend:
         self.height_in = sum(lines) * LINE_IN
 
     def _columns(self, widths: Sequence[float]) -> tuple[int, list[float]]:
-        """The fewest rows whose columns fit side by side, and where each column begins."""
+        """The fewest rows whose columns fit side by side, and each column's left edge in inches."""
         for rows in range(1, len(widths) + 1):
             columns = [max(widths[at : at + rows]) for at in range(0, len(widths), rows)]
             if sum(columns) - self.GAP_IN <= self.width_in or rows == len(widths):
@@ -205,7 +192,7 @@ class Legend:
         return 0, []
 
     def draw(self, sheet: Sheet, left_in: float, top_in: float) -> None:
-        """Draws it with its upper left corner there."""
+        """Draws the legend with its upper left corner there."""
         if not self.entries:
             return
         axes = sheet.axes(left_in, top_in, self.width_in, self.height_in)
@@ -220,7 +207,7 @@ class Legend:
 
 
 def plot_marker(axes: Axes, x: float, y: float, look: Look, fill: str, *, zorder: float = 3) -> None:
-    """One marker. What is not filled is white, not transparent, so that lines do not run through it."""
+    """Draws one marker. Unfilled parts are white, not transparent, so that lines do not show through."""
     half = fill not in ("full", "none")
     axes.plot(
         [x],
@@ -232,14 +219,7 @@ def plot_marker(axes: Axes, x: float, y: float, look: Look, fill: str, *, zorder
         markerfacecoloralt="white",
         markeredgecolor=look.line,
         markeredgewidth=0.9,
-        fillstyle=_fillstyle(fill) if half else "full",
+        fillstyle=cast(Literal["left", "right", "bottom", "top"], fill) if half else "full",
         zorder=zorder,
         clip_on=False,
     )
-
-
-def _fillstyle(fill: str) -> Literal["left", "right", "bottom", "top"]:
-    for style in ("left", "right", "bottom", "top"):
-        if fill == style:
-            return style
-    return "left"

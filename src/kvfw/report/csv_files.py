@@ -1,4 +1,4 @@
-"""CSV files for other programs: one line per fact, numbers unrounded, nothing shown times 100."""
+"""CSV files for other programs: one line per value, numbers unrounded, percentages as fractions of 1."""
 
 import csv
 import io
@@ -56,7 +56,7 @@ COMPARISONS: Final[Sequence[Spec[Comparison]]] = (
 
 
 def metrics_csv(results: Results) -> str:
-    """``tables.csv``: one line per row and metric; percentages are fractions of 1; null is an empty field."""
+    """``tables.csv``: one line per row and metric; None is an empty field."""
     sizes = results.size_ratios
     facts: list[Fact] = [
         (row, info, row.metrics[info.name], sizes.get(RowKey(row.compose, row.amount)))
@@ -72,7 +72,7 @@ def comparisons_csv(results: Results) -> str:
 
 
 def csv_text(grid: Grid) -> str:
-    """The table as CSV, titles in the first line; text that a spreadsheet would run gets a quote in front."""
+    """The table as CSV with a header line. Text that a spreadsheet would run as a formula gets a leading quote."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(column.title for column in grid.columns)

@@ -1,4 +1,4 @@
-"""Places along an axis, in inches, such that markers of equal value stand side by side."""
+"""Positions along an axis, in inches, that put markers of equal value side by side."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 NEAR_IN: Final = 0.04
 """Values that would be drawn closer than this share a place, side by side."""
 STEP_IN: Final = 0.09
-"""Between neighbours in a place: a little more than a marker is wide."""
+"""Distance between neighbours in a place: a little more than a marker's width."""
 EDGE_IN: Final = 0.1
 
 
 class Group(NamedTuple):
-    """Values that share a place: which, their mean, and the middle of the place, in."""
+    """Values that share a place: their indices, their mean, and the middle of the place in inches."""
 
     members: tuple[int, ...]
     value: float
@@ -21,7 +21,7 @@ class Group(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where each value is drawn, in; the groups from left to right; the step between neighbours in a group, in."""
+    """The position of each value; the groups from left to right; the step between neighbours in a group. Inches."""
 
     of_values: tuple[float, ...]
     groups: tuple[Group, ...]
@@ -30,11 +30,11 @@ class Places(NamedTuple):
 
 def side_by_side(values: Sequence[float], width_in: float) -> Places:
     """Where to draw each value on an axis of that width; equal values keep their order."""
-    # Groups at the ends need room for half of their markers; how large they are is known after a first look.
+    # The outermost groups need room for half of their markers; a first pass finds their sizes.
     first = _groups(values, width_in, (EDGE_IN, EDGE_IN))
     ends = [min(EDGE_IN + STEP_IN * len(group.members) / 2, 0.4 * width_in) for group in (*first[:1], *first[-1:])]
     groups = _groups(values, width_in, (ends[0], ends[1])) if first else []
-    # Neighbouring groups must not run into each other.
+    # Neighbouring groups must not overlap.
     room = [
         (right.middle_in - left.middle_in) / ((len(left.members) + len(right.members)) / 2 + 1)
         for left, right in pairwise(groups)
@@ -71,7 +71,7 @@ def _groups(values: Sequence[float], width_in: float, margins_in: tuple[float, f
 
 
 def apart(ticks: Sequence[tuple[float, str]], least_in: float) -> list[tuple[float, str]]:
-    """Of ticks from left to right those that leave room for their labels."""
+    """Those of the ticks, from left to right, that leave room for their labels."""
     kept: list[tuple[float, str]] = []
     for place, text in ticks:
         if not kept or place - kept[-1][0] >= least_in:
@@ -80,7 +80,7 @@ def apart(ticks: Sequence[tuple[float, str]], least_in: float) -> list[tuple[flo
 
 
 def spread(places: Sequence[tuple[float, float]]) -> tuple[float, ...]:
-    """How far to the right to move each of these places, in, so that none lies on another."""
+    """How far to move each of these places to the right, in inches, so that none covers another."""
     groups: list[list[int]] = []
     for at, (x, y) in enumerate(places):
         for group in groups:

@@ -1,4 +1,4 @@
-"""The files of a report, ready to be written."""
+"""Renders the files of a report."""
 
 from collections.abc import Collection, Iterator
 from typing import Literal, get_args
@@ -11,13 +11,13 @@ DEFAULT: tuple[Form, ...] = ("html",)
 
 
 def report_files(report: Report, forms: Collection[Form] = DEFAULT) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file, one by one as they are made.
+    """Yields the name and content of each file as it is made.
 
     ``html``: ``report.html`` and ``figures/`` as PNG (300 dpi) and PDF; ``markdown``: ``tables.md``; ``csv``:
     ``tables.csv`` and ``comparisons.csv``; ``latex``: ``tables.tex``.
     """
     if "html" in forms:
-        # Here, so that tables alone do not cost the import of matplotlib.
+        # Imported here, so that tables alone do not import matplotlib.
         from kvfw.report.heatmap import heat_maps
         from kvfw.report.html import html_page
         from kvfw.report.scatter import scatter_plots

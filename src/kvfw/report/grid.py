@@ -1,15 +1,15 @@
-"""A table as texts, which every format writes down in its own way."""
+"""A table of texts, which each output format renders in its own way."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 Kind = Literal["compose", "amount", "text", "number", "verdict", "response"]
-"""What a column holds: compositions may break between their parts, equal amounts make a block, numbers stand right."""
+"""The content of a column: compositions may break between parts, equal amounts form a block, numbers align right."""
 T = TypeVar("T")
 
 
 class Cell(NamedTuple):
-    """A value, and what stands beside or below it: an interval, a verdict."""
+    """A value, with an interval or verdict beside or below it."""
 
     main: str
     below: str = ""
@@ -26,7 +26,7 @@ class Column(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether its cells stand on the right."""
+        """Whether its cells are right-aligned."""
         return self.kind == "number"
 
 
@@ -37,8 +37,8 @@ class Grid(NamedTuple):
         name: short and unique, for labels and anchors.
         title: what it shows.
         columns: from left to right.
-        rows: as long as the columns.
-        notes: to stand below.
+        rows: one cell per column.
+        notes: printed below the table.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Grid(NamedTuple):
 
     @property
     def block(self) -> int | None:
-        """The column whose equal neighbours make a block of rows, if there is one."""
+        """The column whose equal neighbouring cells form a block of rows, if any."""
         return next((at for at, column in enumerate(self.columns) if column.kind == "amount"), None)
 
     def begins_block(self, at: int) -> bool:
-        """Whether that row begins another block than the one above it."""
+        """Whether that row starts a new block."""
         return self.block is not None and at > 0 and self.rows[at][self.block] != self.rows[at - 1][self.block]
 
     def of_columns(self, kept: Sequence[int]) -> "Grid":
@@ -65,11 +65,11 @@ class Grid(NamedTuple):
 
 
 Spec = tuple[str, Kind, Callable[[T], Cell | str | float | bool | None]]
-"""A column: its title, its kind, and what it holds for an item."""
+"""A column: title, kind, and a function from an item to the cell's content."""
 
 
 def grid_of(name: str, title: str, items: Iterable[T], specs: Sequence[Spec[T]], notes: Sequence[str] = ()) -> Grid:
-    """A table of one row per item; numbers are written in full, None is an empty cell."""
+    """A table with one row per item; numbers are written in full, None is an empty cell."""
 
     def cell(value: Cell | str | float | bool | None) -> Cell:
         return value if isinstance(value, Cell) else Cell("" if value is None else str(value))

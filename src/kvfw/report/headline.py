@@ -1,4 +1,4 @@
-"""What was run, on what, in a few lines."""
+"""The headline of a report: what was run and on what, in a few lines."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -9,11 +9,11 @@ from kvfw.analysis.sources import Report
 from kvfw.report.texts import plain_text
 
 SAID: Final = frozenset({"model", "task", "question_aware", "sinks", "recent", "compose", "amounts", "runs", "scores"})
-"""Settings with a line of their own, or shown by the tables."""
+"""Settings with a line of their own, or shown in the tables."""
 
 
 def headline(report: Report) -> tuple[tuple[str, str], ...]:
-    """Pairs of a word and a text; what is not known is left out."""
+    """Pairs of a label and a text, without those that are unknown."""
     config = report.results.config
     facts = [source.facts for source in report.sources]
     counts = sorted({row.n for row in report.results.rows})
@@ -34,7 +34,7 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
 
 
 def mode(config: Mapping[str, JsonValue]) -> str:
-    """Whether the question was there when the cache was compressed."""
+    """Whether the question was in the prompt when the cache was compressed."""
     aware = config.get("question_aware")
     if not isinstance(aware, bool):
         return ""
@@ -67,5 +67,5 @@ def _hardware(fact: Mapping[str, JsonValue]) -> str:
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Every different text once."""
+    """The different texts, once each."""
     return "; ".join(dict.fromkeys(text for text in texts if text))

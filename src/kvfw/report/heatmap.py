@@ -1,4 +1,4 @@
-"""The primary score over two facets of the prompts, one small map per row of the table."""
+"""Heat maps of the primary score over two facets of the prompts, one per row of the table."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -29,18 +29,18 @@ from kvfw.report.texts import amount_text, heading, number
 COLOURS: Final = LinearSegmentedColormap.from_list("score", ["#FFFFFF", "#9CC9E6", "#0072B2", "#00304D"])
 UNKNOWN: Final = "#E4E4E4"
 DARK_FROM: Final = 0.55
-"""Numbers in cells of at least this share of the scale are white."""
+"""Cells from this share of the scale upwards have white numbers."""
 PAGE_ROWS: Final = 6
 CELL_IN: Final = 0.19
 GAP_IN: Final = 0.18
 AIR_IN: Final = 0.05
-"""Between a title and its map."""
+"""Space between a title and its map."""
 TICKS_IN: Final = 0.34
-"""Below the last maps: tick labels and the name of the axis."""
+"""Height of tick labels and axis name below the last maps."""
 
 
 class HeatCell(NamedTuple):
-    """The trials of one place of a map."""
+    """The trials of one cell of a map."""
 
     mean: float
     n: int
@@ -51,7 +51,7 @@ Cells = Mapping[Place, HeatCell]
 
 
 class Layout(NamedTuple):
-    """What all maps share; sizes in inches."""
+    """The layout common to all maps; sizes in inches."""
 
     info: MetricInfo
     scale: tuple[float, float]
@@ -64,17 +64,17 @@ class Layout(NamedTuple):
 
     @property
     def height_in(self) -> float:
-        """Of one map without its title."""
+        """Height of one map without its title."""
         return CELL_IN * len(self.down)
 
     def share(self, cell: HeatCell) -> float:
-        """Where on the scale the cell stands, from 0 to 1."""
+        """Position of the cell on the scale, from 0 to 1."""
         low, high = self.scale
         return (cell.mean - low) / (high - low) if high > low else 0.0
 
 
 def heat_maps(results: Results, records: Sequence[TrialRecord]) -> list[Drawing]:
-    """One map per row, on as many pages as it takes; nothing where no facet has several values, or no trial a score."""
+    """One map per row, on as many pages as needed; none if no facet has several values or no trial a score."""
     info, axes = results.primary, axes_of(records)
     if info is None or not axes:
         return []
@@ -99,14 +99,14 @@ def heat_maps(results: Results, records: Sequence[TrialRecord]) -> list[Drawing]
 
 
 def axes_of(records: Sequence[TrialRecord]) -> dict[str, list[Facet]]:
-    """The first two facets of several values, those of numbers first, and their values: across, then down."""
+    """The first two facets with several values, numeric ones first, and those values: across, then down."""
     found = facet_values(records)
     numbers_first = sorted(found, key=lambda name: isinstance(found[name][-1], str))
     return {name: found[name] for name in numbers_first[:2]}
 
 
 def parted(rows: Sequence[RowKey], size: int) -> list[Sequence[RowKey]]:
-    """The rows in pieces of that size, the last one shorter."""
+    """The rows in pieces of that size; the last may be shorter."""
     return [rows[at : at + size] for at in range(0, len(rows), size)]
 
 
@@ -115,7 +115,7 @@ def _cells(records: Sequence[TrialRecord], info: MetricInfo, facets: Sequence[st
     for record in records:
         value = record.metrics.get(info.name)
         across, down = (record.facets.get(facet, "") for facet in (facets[0], facets[-1]))
-        # Something else than a share has no place on a scale from 0 to 100 %.
+        # Only shares fit a scale from 0 to 100 %.
         if value is not None and (info.unit != "%" or 0 <= value <= 1):
             found[record.key.row][across, down if len(facets) > 1 else ""].append(value)
     return {
@@ -136,7 +136,7 @@ def _layout(
     panel_in = max(1.15, cell_in * len(across))
     columns = max(1, int((DOUBLE_IN - left_in + GAP_IN) / (panel_in + GAP_IN)))
     if columns > 1:
-        # The maps use the whole width.
+        # Spread the maps over the whole width.
         panel_in = (DOUBLE_IN - left_in - 0.05 + GAP_IN) / columns - GAP_IN
     shape = (tuple(across), tuple(down))
     return Layout(info, scale, (name, other), *shape, left_in, panel_in, min(columns, len(rows)))
@@ -154,7 +154,7 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
     lines = parted(rows, layout.columns)
     titles = {row: _title(row, layout.panel_in) for row in rows}
     heads = [max(len(titles[row]) for row in line) * LINE_IN + AIR_IN for line in lines]
-    # The upper edge of the maps of each line.
+    # Upper edge of each line's maps.
     tops = [AIR_IN + sum(heads[: at + 1]) + at * (layout.height_in + GAP_IN) for at in range(len(lines))]
     width = layout.left_in + layout.columns * (layout.panel_in + GAP_IN) - GAP_IN + 0.05
     width = max(width, layout.left_in + width_of(printable(layout.names[0])) + 0.1)
@@ -162,7 +162,7 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
     for at, (line, top) in enumerate(zip(lines, tops, strict=True)):
         for across, row in enumerate(line):
             left = layout.left_in + across * (layout.panel_in + GAP_IN)
-            # Titles stand on their maps; shorter ones leave room above.
+            # Titles are aligned with their maps at the bottom.
             for rank, text in enumerate(reversed(titles[row]), start=1):
                 sheet.text(left, top - AIR_IN - rank * LINE_IN, text, size_pt=SMALL_PT)
             axes = sheet.axes(left, top, layout.panel_in, layout.height_in)
@@ -170,15 +170,9 @@ def _page(rows: Sequence[RowKey], cells: Mapping[RowKey, Cells], layout: Layout)
             _map(axes, cells[row], layout, left=across == 0, below=lowest)
         if layout.height_in > 0.5:
             y = 1 - (top + layout.height_in / 2) / sheet.height_in
+            name = printable(layout.names[1])
             sheet.figure.text(
-                0.08 / width,
-                y,
-                printable(layout.names[1]),
-                rotation=90,
-                va="center",
-                ha="center",
-                size=SMALL_PT,
-                color="black",
+                0.08 / width, y, name, rotation=90, va="center", ha="center", size=SMALL_PT, color="black"
             )
     middle = layout.left_in + (width - layout.left_in) / 2
     sheet.text(middle, sheet.height_in - 0.15, layout.names[0], size_pt=SMALL_PT, align="center")
@@ -192,15 +186,9 @@ def _map(axes: Axes, cells: Cells, layout: Layout, *, left: bool, below: bool) -
         cell = cells.get((layout.across[across], layout.down[down]))
         if cell is not None:
             values[down, across] = layout.share(cell)
-        axes.text(
-            across + 0.5,
-            down + 0.5,
-            "–" if cell is None else _number(cell, layout.info),
-            ha="center",
-            va="center",
-            size=FONT_PT,
-            color="white" if cell is not None and layout.share(cell) >= DARK_FROM else "black",
-        )
+        text = "–" if cell is None else _number(cell, layout.info)
+        colour = "white" if cell is not None and layout.share(cell) >= DARK_FROM else "black"
+        axes.text(across + 0.5, down + 0.5, text, ha="center", va="center", size=FONT_PT, color=colour)
     axes.set_facecolor(UNKNOWN)
     axes.pcolormesh(values, cmap=COLOURS, vmin=0, vmax=1, edgecolors="#C8C8C8", linewidth=0.5)
     axes.set_ylim(shape[0], 0)

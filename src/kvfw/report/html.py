@@ -1,4 +1,4 @@
-"""``report.html``: one file that holds everything it shows and loads nothing."""
+"""``report.html``: one self-contained file that loads nothing."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,21 +8,22 @@ from markupsafe import Markup
 
 from kvfw.analysis.names import visible
 from kvfw.analysis.samples import samples
-from kvfw.analysis.sources import Report, flat_settings
+from kvfw.analysis.sources import Report
 from kvfw.core.contracts.records import RowKey
+from kvfw.core.contracts.settings import flat_settings
 from kvfw.report.canvas import Drawing
 from kvfw.report.headline import headline
 from kvfw.report.tables import comparison_grids, facet_grids, missing_notes, pairs_grid, sample_grid, summary_grid
 from kvfw.report.texts import options, stages
 
 MAX_CHARS = 400
-"""Of a longer response, the beginning is shown."""
+"""Longer responses are cut."""
 LONGEST_WORD = 32
-"""Parts of compositions longer than this may break anywhere."""
+"""Longer parts of compositions may break anywhere."""
 
 
 def html_page(report: Report, drawings: Sequence[Drawing]) -> str:
-    """The page. Texts are escaped, invisible characters in them made visible; no script, no link, no load."""
+    """The page. Texts are escaped and their invisible characters made visible; no scripts, links or external files."""
     results = report.results
     order = [RowKey(row.compose, row.amount) for row in results.rows]
     comparisons, shown = comparison_grids(results), comparison_grids(results, leading_only=True)
@@ -66,7 +67,7 @@ def _template() -> Template:
 
 
 def words(compose: str) -> list[tuple[str, bool]]:
-    """The parts of a composition between which a line may end, and whether each is kept in one piece."""
+    """The parts of a composition between which a line may break, and whether each must stay whole."""
     parts = [part for stage in stages(visible(compose)) for part in options(stage)]
     return [(part, len(part) <= LONGEST_WORD) for part in parts]
 

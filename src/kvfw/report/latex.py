@@ -1,4 +1,4 @@
-"""``tables.tex``: booktabs tables. They need ``\\usepackage{booktabs}`` and nothing else."""
+"""``tables.tex``: tables that need ``\\usepackage{booktabs}`` and nothing else."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
     | {"±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": r"\textendash{}", "…": r"\ldots{}"}
 )
 COMPOSE_CHARACTERS: Final = 20
-"""Longer compositions are broken between stages and options, and hard where a word alone is longer."""
+"""Longer compositions break between stages and options, and anywhere if a single word is longer."""
 MOST_NUMBERS: Final = 10
 MOST_INTERVALS: Final = 5
 HEADER: Final = (
@@ -29,7 +29,7 @@ HEADER: Final = (
 
 
 def latex_tables(report: Report) -> str:
-    """Summary as papers print it, intervals, leading comparisons, the primary score by facets."""
+    """Summary in the style of papers, intervals, leading comparisons, the primary score by facets."""
     results = report.results
     errors = set(leading(results))
     means = summary_grid(results, lambda info: "se" if info.name in errors else "mean", title="Results")
@@ -44,7 +44,7 @@ def latex_tables(report: Report) -> str:
 
 
 def table(grid: Grid) -> str:
-    """One ``table*``, its caption above, rows in blocks of one amount each."""
+    """One ``table*`` with its caption above and rows in blocks of one amount."""
     block = grid.block
     inside = grid.of_columns([at for at in range(len(grid.columns)) if at != block])
     columns = "".join("r" if column.right else "l" for column in inside.columns)
@@ -73,8 +73,8 @@ def table(grid: Grid) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX prints as itself; what its standard fonts lack is written as U+ and a number."""
-    # Two hyphens would be drawn as one dash.
+    """Text that LaTeX prints literally; characters missing in its standard fonts become U+ and a number."""
+    # Two hyphens would print as one dash.
     return re.sub("-(?=-)", "-{}", "".join(map(_character, text)))
 
 
@@ -91,7 +91,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _heading(column: Column) -> str:
-    """A title on two lines where it has two words."""
+    """A title, on two lines if it has two words or more."""
     first, space, rest = column.title.partition(" ")
     return _stacked([first, rest], "b", "r" if column.right else "l") if space else escape(column.title)
 
@@ -110,7 +110,7 @@ def _stacked(lines: Sequence[str], anchor: str, column: str) -> str:
 
 
 def _split(grid: Grid, most: int) -> list[Grid]:
-    """The grid as several with at most so many number columns each; none of a grid without numbers."""
+    """The grid split into grids of at most ``most`` number columns; none if it has no numbers."""
     texts = [at for at, column in enumerate(grid.columns) if not column.right]
     numbers = [at for at, column in enumerate(grid.columns) if column.right]
     parts = [numbers[at : at + most] for at in range(0, len(numbers), most)]

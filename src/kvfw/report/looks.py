@@ -10,34 +10,27 @@ from kvfw.core.contracts.records import FULL
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a method is drawn.
-
-    Attributes:
-        colour: of areas.
-        line: of lines and outlines; the same unless the colour is too pale for a thin line.
-        marker: as matplotlib names it.
-    """
+    """How a method is drawn: its colour; that of its lines, darker if the colour is pale; its matplotlib marker."""
 
     colour: str
     line: str
     marker: str
 
 
-#: Okabe and Ito's palette (2008), told apart by people with any common colour blindness; yellow comes last because
-#: it is pale on white.
+#: Okabe and Ito's palette (2008), distinguishable with any common colour blindness; yellow is last, as it is pale.
 PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777", "#F0E442")
 LINES: Final[Mapping[str, str]] = {"#F0E442": "#A89B00"}
 MARKERS: Final = ("s", "^", "D", "v", "P", "X", "<", ">", "h", "p")
 FULL_LOOK: Final = Look("#000000", "#000000", "o")
 FILLS: Final = ("full", "none", "left", "bottom", "top", "right")
-"""Amounts are told apart by how much of the marker is filled, in order of the table."""
+"""Amounts differ by which part of the marker is filled, in table order."""
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """The look of every method, decided by the set of texts alone: neither amounts nor order matter.
+    """The look of every method. It depends only on the set of texts, not on amounts or order.
 
-    Each text prefers a place in the palette; one that is taken gives the next free one, so colours repeat only when
-    all are used, and then with another marker.
+    Each text has a preferred place in the palette and gets the next free one if that is taken. So colours repeat only
+    when all are used, and then with another marker.
     """
     texts = sorted(set(methods))
     found: dict[str, Look] = {text: FULL_LOOK for text in texts if text == FULL}
@@ -59,7 +52,7 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
 
 
 def _least_used(counts: Mapping[str, int], preferred: int, among: tuple[str, ...]) -> str | None:
-    """The first of the least used from the preferred place on; None if all ``among`` are used more than others."""
+    """The first least used choice from the preferred place on; None if some choice outside ``among`` is used less."""
     least = min(counts.values())
     turned = [among[(preferred + step) % len(among)] for step in range(len(among))]
     return next((choice for choice in turned if counts[choice] == least), None)

@@ -1,8 +1,9 @@
-"""Tables and samples in Markdown. All text is escaped, so none can break out of its cell."""
+"""Tables and samples in Markdown. All text is escaped, so it cannot break out of its cell."""
 
 import re
 from collections.abc import Iterable, Sequence
 
+from kvfw.analysis.names import visible
 from kvfw.analysis.results import primary_of
 from kvfw.analysis.samples import samples
 from kvfw.analysis.sources import Report
@@ -12,7 +13,7 @@ from kvfw.report.headline import headline
 from kvfw.report.tables import comparison_grids, facet_grids, missing_notes, sample_grid, summary_grid
 
 MARKED = re.compile(r"[\\`*_\[\]<>|~&#$]")
-"""Characters that Markdown, its tables or HTML inside it would take for their own."""
+"""Characters with a meaning in Markdown, its tables or embedded HTML."""
 
 
 def markdown_tables(report: Report) -> str:
@@ -35,12 +36,12 @@ def samples_markdown(
     max_prompts: int = 15,
     max_chars: int = 400,
 ) -> str:
-    """``samples.md``: what every composition answered to the same prompt, one table per prompt.
+    """``samples.md``: every composition's response to the same prompt, one table per prompt.
 
     Args:
-        records, order, max_prompts: as of :func:`~kvfw.analysis.samples.samples`.
-        metrics: in table order; the primary score stands beside every response.
-        max_chars: of a longer response, the beginning is shown.
+        records, order, max_prompts: as for :func:`~kvfw.analysis.samples.samples`.
+        metrics: in table order; the primary score is shown with every response.
+        max_chars: longer responses are cut.
     """
     lines = ["# Samples", ""]
     for sample in samples(records, order=order, max_prompts=max_prompts):
@@ -52,7 +53,7 @@ def samples_markdown(
 
 
 def grid_lines(grid: Grid) -> list[str]:
-    """The table itself."""
+    """The table as lines of Markdown."""
     return [
         _line(escape(column.title) for column in grid.columns),
         _line("--:" if column.right else "---" for column in grid.columns),
@@ -61,9 +62,8 @@ def grid_lines(grid: Grid) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Text that shows as itself in one cell of a Markdown table."""
-    marked = MARKED.sub(r"\\\g<0>", text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", " "))
-    return "".join(_visible(character) for character in marked)
+    """Text that displays literally in one cell of a Markdown table, unprintable characters as ``\\u`` escapes."""
+    return MARKED.sub(r"\\\g<0>", visible(text)).replace("\n", "<br>")
 
 
 def _cell(cell: Cell, column: Column) -> str:
@@ -72,10 +72,3 @@ def _cell(cell: Cell, column: Column) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _visible(character: str) -> str:
-    if character == "\n":
-        return "<br>"
-    # Control characters and separators such as U+2028 may end a line in some readers.
-    return character if character.isprintable() else f"\\\\u{ord(character):04x}"

@@ -1,4 +1,4 @@
-"""What compression costs: the primary score and Ref PPL against bytes, and the score against what was kept."""
+"""Scatter plots: the primary score and Ref PPL against bytes, and the score against the share of the answer kept."""
 
 import math
 from collections import defaultdict
@@ -31,19 +31,19 @@ from kvfw.report.texts import amount_text, heading
 
 RETAINED: Final = "span_kept"
 LOG_FROM: Final = 3.0
-"""Highest over lowest value from which an open-ended axis is logarithmic."""
+"""An open-ended axis is logarithmic if its highest value is at least this many times its lowest."""
 NICE: Final = (1, 1.2, 1.5, 2, 3, 4, 5, 7)
 """Ticks within a decade of a logarithmic axis."""
 PLOT_IN: Final = 2.1
 BAND: Final = 0.7
-"""How far the band behind rows of one size goes beyond their middles, in steps between them."""
+"""How far the band behind rows of one size extends beyond their middles, in steps between them."""
 LEFT_IN: Final = 0.5
 FOOT_IN: Final = 0.42
-"""Below a plot: tick labels, axis name, air."""
+"""Space below a plot for tick labels, axis name and margin."""
 
 
 class Point(NamedTuple):
-    """One row of the table in a plot, in the units shown."""
+    """One row of the table as a point, in the units shown."""
 
     compose: str
     amount: str
@@ -54,7 +54,7 @@ class Point(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """How rows are told apart: methods by colour and shape, amounts by filling."""
+    """How rows look: methods differ by colour and shape, amounts by filling."""
 
     methods: Mapping[str, Look]
     fills: Mapping[str, str]
@@ -65,7 +65,7 @@ class Marks(NamedTuple):
 
 
 def scatter_plots(results: Results) -> list[Drawing]:
-    """Those whose metrics have a value in some row."""
+    """The plots whose metrics have a value in some row."""
     marks = _marks(results)
     with drawing_style():
         drawings = [_pareto(results, marks), _retained(results, marks)]
@@ -105,7 +105,7 @@ def _pareto(results: Results, marks: Marks) -> Drawing | None:
 def _against_bytes(
     axes: Axes, points: Sequence[Point], info: MetricInfo, size: MetricInfo, marks: Marks, width_in: float
 ) -> None:
-    # The axis is drawn in inches: rows of one size are moved apart by the width of a marker, not by bytes.
+    # The axis is in inches, to move rows of one size apart by the width of a marker, not by bytes.
     found = side_by_side([math.log(max(point.x, 1e-9)) for point in points], width_in)
     places = [(place, point.y) for place, point in zip(found.of_values, points, strict=True)]
     for point, place in zip(points, places, strict=True):
@@ -113,14 +113,8 @@ def _against_bytes(
     _join(axes, points, places, marks)
     for group in found.groups:
         if len(group.members) > 1:
-            inside = [found.of_values[at] for at in group.members]
-            axes.axvspan(
-                min(inside) - BAND * found.step_in,
-                max(inside) + BAND * found.step_in,
-                color="#F4F4F4",
-                linewidth=0,
-                zorder=0,
-            )
+            inside, beyond = [found.of_values[at] for at in group.members], BAND * found.step_in
+            axes.axvspan(min(inside) - beyond, max(inside) + beyond, color="#F4F4F4", linewidth=0, zorder=0)
     axes.set_xlim(0, width_in)
     shown = apart([(group.middle_in, f"{math.exp(group.value):.3g}") for group in found.groups], least_in=0.3)
     axes.set_xticks([place for place, _ in shown], [text for _, text in shown])
@@ -179,7 +173,7 @@ def _points(results: Results, infos: Mapping[str, MetricInfo], x: str, y: str) -
 
 
 def _moved(point: Point, shift: float) -> Point:
-    """The point with its interval as far to the right."""
+    """The point and its interval, moved to the right."""
     bar = point.x_bar
     return point._replace(x=point.x + shift, x_bar=None if bar is None else (bar[0] + shift, bar[1] + shift))
 
@@ -189,7 +183,7 @@ def _factor(info: MetricInfo) -> float:
 
 
 def _plot(axes: Axes, point: Point, place: tuple[float, float], marks: Marks, *, across: bool) -> None:
-    """The marker at its place, its intervals around it; the one ``across`` only where x is a value, not a place."""
+    """Draws the marker and its intervals; the one ``across`` only if x is a value, not a position."""
     x, y = place
     look, fill = marks.of(point)
     if point.y_bar is not None:
@@ -200,7 +194,7 @@ def _plot(axes: Axes, point: Point, place: tuple[float, float], marks: Marks, *,
 
 
 def _join(axes: Axes, points: Sequence[Point], places: Sequence[tuple[float, float]], marks: Marks) -> None:
-    """A thin line through the amounts of each composition."""
+    """Draws a thin line through the amounts of each composition."""
     lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for point, place in zip(points, places, strict=True):
         lines[point.compose].append(place)
@@ -210,7 +204,7 @@ def _join(axes: Axes, points: Sequence[Point], places: Sequence[tuple[float, flo
 
 
 def _entries(results: Results, marks: Marks) -> list[Entry]:
-    """Methods, then amounts; amounts only where there are several."""
+    """Legend entries: methods, then amounts if there are several."""
     grey = Look(GREY, GREY, "o")
     methods = dict.fromkeys(method_of(row.compose) for row in results.rows)
     entries = [Entry(method, marks.methods[method]) for method in methods]
@@ -226,7 +220,7 @@ def _percent(axes: Axes, which: Literal["x", "y"]) -> None:
 
 
 def _open_ended(axes: Axes, points: Sequence[Point]) -> None:
-    """Logarithmic where values lie far apart, with plain numbers at the ticks."""
+    """Scales the y axis: logarithmic if values are far apart, with plain numbers at the ticks."""
     ends = [end for point in points for end in (point.y, *(point.y_bar or ()))]
     low, high = min(ends), max(ends)
     if low > 0 and high / low >= LOG_FROM:

@@ -1,4 +1,4 @@
-"""The tables of a report, built from results. Numbers are formatted here and nowhere else."""
+"""Builds the tables of a report from results. Numbers are formatted here only."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,15 +14,15 @@ from kvfw.report.grid import Cell, Grid, Spec, grid_of
 from kvfw.report.texts import MISSING, amount_text, difference_unit, heading, number, p_text, plain_text, signed
 
 Detail = Literal["mean", "se", "ci95", "interval"]
-"""How far a cell goes: the mean, with its standard error, with that and the interval, the interval alone."""
+"""What a cell shows: the mean, the mean with standard error, with error and interval, or the interval alone."""
 Shown = Sequence[tuple[MetricInfo, Detail]]
 
 REF_PPL: Final = "ref_ppl"
 SHORT: Final[Mapping[str, Detail]] = {REF_PPL: "se", "kv_mb": "mean", "tok_s": "mean", "span_kept": "mean"}
-"""Metrics that a terminal shows after the primary score."""
+"""Metrics shown in a terminal after the primary score."""
 MOST_REASONS: Final = 8
 TOLERANCE: Final = 0.02
-"""A size ratio further from the ratio asked for than this is explained."""
+"""Size ratios whose relative difference from the requested ratio exceeds this are explained."""
 ROW: Final[tuple[Spec[ResultRow], ...]] = (
     ("Composition", "compose", lambda row: row.compose),
     ("Amount", "amount", lambda row: amount_text(row.amount)),
@@ -36,7 +36,7 @@ def summary_grid(
     name: str = "summary",
     title: str = "Summary",
 ) -> Grid:
-    """Every metric of every row, as far as ``detail`` says."""
+    """Every metric of every row, each in the detail that ``detail`` gives."""
     shown = [(info, detail(info)) for info in results.metrics]
     sizes = {} if any(part == "interval" for _, part in shown) else results.size_ratios
     size: Spec[ResultRow] = ("Size ratio", "number", partial(_size, sizes))
@@ -50,7 +50,7 @@ def summary_grid(
 
 
 def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) -> Grid:
-    """What a terminal has room for: the metrics of ``columns``, units in the cells, why values are missing below."""
+    """The table for a terminal: the metrics of ``columns``, units in the cells, reasons for missing values below."""
     if columns is None:
         primary = results.primary
         columns = {**({primary.name: "ci95"} if primary else {}), **SHORT}
@@ -67,7 +67,7 @@ def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) ->
 
 
 def facet_grids(results: Results) -> Iterator[Grid]:
-    """The primary score by every facet that has several values."""
+    """The primary score by each facet that has several values."""
     primary = results.primary
     for facet in dict.fromkeys(facet for row in results.rows for facet in row.by_facet):
         assert primary is not None
@@ -97,29 +97,23 @@ def comparison_grids(results: Results, *, leading_only: bool = False) -> list[Gr
     if not leading_only:
         names += [name for name in infos if name not in names]
     references = list(dict.fromkeys(each.reference.compose for each in results.comparisons))
-    groups = {
-        (reference, name): [
-            each for each in results.comparisons if (each.reference.compose, each.metric) == (reference, name)
-        ]
-        for name in names
-        for reference in references
-    }
     return [
-        comparison_grid(infos[name], reference, references.index(reference), group)
-        for (reference, name), group in groups.items()
-        if group
+        comparison_grid(infos[name], reference, at, group)
+        for name in names
+        for at, reference in enumerate(references)
+        if (group := [c for c in results.comparisons if (c.reference.compose, c.metric) == (reference, name)])
     ]
 
 
 def leading(results: Results) -> list[str]:
-    """Metrics whose comparisons are shown first, and alone where room is short."""
+    """Metrics whose comparisons are shown first, or alone if space is short."""
     primary = results.primary
     names = dict.fromkeys([*([primary.name] if primary else []), REF_PPL])
     return [name for name in names if name in {info.name for info in results.metrics}]
 
 
 def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[Comparison]) -> Grid:
-    """All rows against one reference on one metric: one family of tests."""
+    """All rows compared with one reference on one metric: one family of tests."""
     logarithmic = group[0].scale == "log"
     same_amount = not is_full(reference) and any(each.reference.amount == each.row.amount for each in group)
     others = sorted({amount_text(each.reference.amount) for each in group if each.reference.amount != each.row.amount})
@@ -146,7 +140,7 @@ def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[C
 
 
 def short_comparison(results: Results, most: int = 10**6) -> Grid | None:
-    """The primary score of every row against the first ``most`` references; None where nothing is compared."""
+    """The primary score of every row against the first ``most`` references; None without comparisons."""
     info = results.primary
     found = {
         (RowKey(each.row.compose, each.row.amount), each.reference.compose): each
@@ -174,7 +168,7 @@ def short_comparison(results: Results, most: int = 10**6) -> Grid | None:
 
 
 def sample_grid(sample: PromptAnswers, info: MetricInfo | None, max_chars: int) -> Grid:
-    """What every row answered to one prompt; of a longer response than ``max_chars``, the beginning."""
+    """Every row's response to one prompt, cut after ``max_chars`` characters."""
     specs: list[Spec[TrialRecord]] = [
         ("Composition", "compose", lambda trial: trial.key.compose),
         ("Amount", "amount", lambda trial: amount_text(trial.key.amount)),
@@ -185,15 +179,17 @@ def sample_grid(sample: PromptAnswers, info: MetricInfo | None, max_chars: int) 
 
 
 def pairs_grid(title: str, pairs: Sequence[tuple[str, object]]) -> Grid:
-    """Names and what they stand for."""
-    return grid_of(
-        "pairs", title, pairs, (("", "text", lambda pair: pair[0]), ("", "text", lambda p: plain_text(p[1])))
-    )
+    """Names and their values."""
+    columns: list[Spec[tuple[str, object]]] = [
+        ("", "text", lambda pair: pair[0]),
+        ("", "text", lambda pair: plain_text(pair[1])),
+    ]
+    return grid_of("pairs", title, pairs, columns)
 
 
 def missing_notes(results: Results, shown: Shown | None = None, most: int = 10**6) -> tuple[str, ...]:
     """Why values are missing or rest on fewer trials than the row has, one line per metric and reason."""
-    # A dict and not a set: notes stand in the order of rows and columns.
+    # A dict, not a set, to keep the order of rows and columns.
     lines = dict.fromkeys(f"Ratio {MISSING}: {row.reasons['ratio']}." for row in results.rows if row.reasons)
     for info, detail in shown if shown is not None else [(info, "ci95") for info in results.metrics]:
         left_out: dict[str, int] = {}
@@ -210,8 +206,8 @@ def missing_notes(results: Results, shown: Shown | None = None, most: int = 10**
 
 
 def metric_cell(summary: Summary, info: MetricInfo, detail: Detail = "ci95", *, short: bool = False) -> Cell:
-    """``84.4 ± 4.4`` and ``[71.2, 92.3]``; percentages times 100, their sign in the cell only where it is short."""
-    # Whole percents say enough of an interval that is ten wide.
+    """``84.4 ± 4.4`` and ``[71.2, 92.3]``; percentages times 100, with their sign only if ``short``."""
+    # Intervals are about ten percent wide, so whole percents suffice.
     digits = 0 if short and info.unit == "%" else info.digits
     interval = "" if summary.ci95 is None else "[{}, {}]".format(*(number(end, info, digits) for end in summary.ci95))
     if detail == "interval":
@@ -231,12 +227,12 @@ def _metric(row: ResultRow, *, info: MetricInfo, detail: Detail, short: bool = F
 
 
 def _n(results: Results) -> list[Spec[ResultRow]]:
-    """How many trials each row has, where that differs."""
+    """A column with the number of trials, if rows differ in it."""
     return [("n", "number", lambda row: row.n)] if len({row.n for row in results.rows}) > 1 else []
 
 
 def _statistics(results: Results, shown: Shown) -> Iterator[str]:
-    """What the signs in the cells mean, as far as they occur."""
+    """Explains the signs that occur in the cells."""
     there = [(info, detail, row.metrics[info.name]) for row in results.rows for info, detail in shown]
     ranged = dict.fromkeys(info for info, detail, each in there if detail in ("ci95", "interval") and each.ci95)
     notes = []
@@ -259,9 +255,9 @@ def _statistics(results: Results, shown: Shown) -> Iterator[str]:
 
 
 def _absent(summary: Summary, detail: Detail) -> list[str]:
-    """For each part of a cell that is not there, why."""
+    """Why parts of a cell are missing, one reason each."""
     if summary.mean is None:
-        # What kept the trials from having a value says more than that none has one.
+        # Why trials have no value says more than that none has one.
         return [f"{MISSING}: {reason}" for reason in (summary.missing or [summary.reasons["mean"]])]
     parts = {"se": ("±", detail != "mean"), "ci95": ("[ , ]", detail == "ci95")}
     return [
@@ -290,7 +286,7 @@ def _size_notes(results: Results, sizes: Mapping[RowKey, float]) -> Iterator[str
 
 
 def _pooled(row: ResultRow, *, facet: str, info: MetricInfo, hits: bool, texts: Collection[str], with_n: bool) -> str:
-    """The primary score among the trials of these values of a facet."""
+    """The primary score over the trials with these values of a facet."""
     scores = [score for text, score in row.by_facet.get(facet, {}).items() if text in texts]
     n = sum(score.n for score in scores)
     if not n:
@@ -305,7 +301,7 @@ def _trials(n: int) -> str:
 
 
 def _by_value(text: str) -> tuple[bool, float, str]:
-    """Sorts the texts of a facet's values: numbers by value, then words."""
+    """Sort key of facet values: numbers by value, then words."""
     try:
         return False, float(text), text
     except ValueError:
@@ -313,7 +309,7 @@ def _by_value(text: str) -> tuple[bool, float, str]:
 
 
 def _test_notes(hits: bool, logarithmic: bool, group: Sequence[Comparison]) -> Iterator[str]:
-    """How the columns were computed, as far as there is something in them."""
+    """Explains how the columns that are not empty were computed."""
     intervals = any(each.ci95 is not None for each in group)
     family = max(each.family for each in group)
     if family:
@@ -361,7 +357,7 @@ def _score(trial: TrialRecord, *, info: MetricInfo | None) -> str:
 
 
 def _cut(text: str, max_chars: int) -> str:
-    """The beginning; nothing where there is only white space."""
+    """The beginning of the text; empty if it is all white space."""
     if not text.strip():
         return ""
     return text if len(text) <= max_chars else text[:max_chars] + " …"

@@ -13,15 +13,15 @@ from kvfw.report.texts import break_compose, stages
 
 GAP = 2
 NARROW = 90
-"""Below this many columns an interval goes under its mean."""
+"""On terminals narrower than this, an interval goes below its mean."""
 WIDE_TITLE, NARROW_TITLE = 26, 16
-"""Columns after which the name of a reference breaks."""
+"""Columns after which a reference's name breaks."""
 
 
 def results_table(results: Results, *, width: int = 100) -> Group:
-    """What a terminal of ``width`` columns shows: the rows, their primary score against the references, notes.
+    """The output for a terminal of ``width`` columns: the rows, their primary score against the references, notes.
 
-    Long compositions break between stages; no number ever breaks.
+    Long compositions break between stages, numbers never.
     """
     grid = short_grid(results)
     parts: list[Table | Text] = [rich_table(grid, width, stacked=width < NARROW)]
@@ -37,19 +37,16 @@ def results_table(results: Results, *, width: int = 100) -> Group:
 
 
 def plain_lines(results: Results) -> list[str]:
-    """The table for a pipe: one line per row however long, columns aligned by spaces; all else begins with ``#``."""
+    """The table for a pipe: one line per row, columns aligned by spaces; all other lines begin with ``#``."""
     grid, against = short_grid(results), short_comparison(results)
     below = [*aligned(against), *against.notes] if against else []
     return [*aligned(grid), *(f"# {note}" for note in (*grid.notes, *below))]
 
 
 def rich_table(grid: Grid, width: int, *, stacked: bool = False) -> Table:
-    """The table without its notes.
+    """The table, below its title if any, for a terminal of ``width`` columns, without notes.
 
-    Args:
-        grid: its title, if any, stands above.
-        width: columns of the terminal.
-        stacked: put what belongs below a value there, not beside it.
+    ``stacked`` puts a cell's second part below the first, not beside it.
     """
     room = width - sum(each + GAP for each in _widths(grid, stacked)[1:])
     # The box itself puts one space between columns.
@@ -71,7 +68,7 @@ def rich_table(grid: Grid, width: int, *, stacked: bool = False) -> Table:
 
 
 def aligned(grid: Grid) -> list[str]:
-    """Heading and rows as lines, columns aligned by spaces."""
+    """Headings and rows as lines, columns aligned by spaces."""
     texts = [[column.title for column in grid.columns], *([str(cell) for cell in row] for row in grid.rows)]
     widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
 
@@ -91,7 +88,7 @@ def _text(cell: Cell, stacked: bool) -> str:
 
 
 def _widths(grid: Grid, stacked: bool) -> list[int]:
-    """Columns of the terminal that each column of the table takes where nothing breaks that need not."""
+    """Width of each column of the table in terminal columns, with no unnecessary breaks."""
     texts = [
         [_title(column.title, stacked), *(_text(row[at], stacked) for row in grid.rows)]
         for at, column in enumerate(grid.columns)
@@ -100,7 +97,7 @@ def _widths(grid: Grid, stacked: bool) -> list[int]:
 
 
 def _least_width(grid: Grid, stacked: bool) -> int:
-    """Columns the table needs where compositions break between stages."""
+    """Terminal columns the table needs if compositions break between stages."""
     parts = [part for row in grid.rows for part in stages(row[0].main)]
     first = max(map(cell_len, [*parts, grid.columns[0].title]))
     return first + sum(each + GAP for each in _widths(grid, stacked)[1:])

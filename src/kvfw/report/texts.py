@@ -1,4 +1,4 @@
-"""Numbers and names as they are shown, the same in every format."""
+"""Formats numbers and names, the same for every output format."""
 
 import re
 from collections.abc import Callable
@@ -14,13 +14,13 @@ MINUS: Final = "−"
 
 
 def number(value: float, info: MetricInfo, digits: int | None = None) -> str:
-    """A metric's value as shown, without its unit; percentages times 100."""
+    """A metric's value as displayed, without unit; percentages times 100."""
     scaled = value * 100 if info.unit == "%" else value
     return f"{scaled:.3g}" if abs(scaled) >= 1e6 else f"{scaled:.{info.digits if digits is None else digits}f}"
 
 
 def signed(value: float, info: MetricInfo, each: Comparison) -> str:
-    """The number with its sign, a real minus; what rounds to 0 has no sign."""
+    """The number with a plus or a typographic minus; no sign if it rounds to 0."""
     text = f"{value:.3f}" if each.scale == "log" else number(value, info)
     if float(text) == 0:
         return text.lstrip("-")
@@ -35,7 +35,7 @@ def difference_unit(info: MetricInfo, logarithmic: bool) -> str:
 
 
 def heading(info: MetricInfo) -> str:
-    """The metric's title with its unit, unless the title says it."""
+    """The metric's title with its unit, unless the title implies it."""
     said = not info.unit or info.unit.lower() in info.title.lower() or info.unit in ("1/s", "tok/s")
     return info.title if said else f"{info.title}, {info.unit}"
 
@@ -46,16 +46,14 @@ def amount_text(amount: str) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Three decimals, "<.001" below them, no needless 0 in front."""
+    """Three decimals without a leading 0, or "<.001"."""
     if p is None:
         return MISSING
-    if p < 0.001:
-        return "<.001"
-    return f"{p:.3f}".removeprefix("0")
+    return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
 def plain_text(value: object) -> str:
-    """A setting as people write it: lists by commas, no quotes, a dash for null."""
+    """A setting in readable form: lists with commas, no quotes, a dash for None."""
     if value is None:
         return MISSING
     if isinstance(value, list):
@@ -68,21 +66,21 @@ def plain_text(value: object) -> str:
 
 
 def stages(compose: str) -> list[str]:
-    """A composition in the parts between which it breaks first: before ``+`` and ``|``, after ``>`` and ``;``."""
+    """The parts of a composition between which it breaks first: before ``+`` and ``|``, after ``>`` and ``;``."""
     return re.split(r"(?=[+|])|(?<=[>;])", compose)
 
 
 def options(stage: str) -> list[str]:
-    """A stage in the parts between which it breaks where it is too long: after ``(`` and ``,``."""
+    """The parts between which a stage breaks if it is too long: after ``(`` and ``,``."""
     return re.split(r"(?<=[(,])", stage)
 
 
 def broken(compose: str, fits: Callable[[str], bool]) -> list[str]:
-    """A composition on as many lines as it needs, never broken within a word; what cannot break may not fit."""
+    """The lines of a composition, broken so that each fits unless a single word is too long."""
     lines: list[str] = []
     for stage in stages(compose):
         for at, piece in enumerate([stage] if fits(stage) else options(stage)):
-            # A stage of several lines begins a new one.
+            # A stage that needs several lines starts on a new one.
             if lines and fits(lines[-1] + piece) and (at > 0 or fits(stage)):
                 lines[-1] += piece
             else:
@@ -91,5 +89,5 @@ def broken(compose: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def break_compose(compose: str, width: int) -> str:
-    """A composition broken into lines of that many columns of a terminal."""
+    """A composition broken into lines of ``width`` terminal columns."""
     return "\n".join(broken(compose, lambda line: cell_len(line) <= width))

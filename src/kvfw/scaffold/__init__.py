@@ -1,1 +1,1 @@
-"""Writes new plugin packages: ``kvfw new``. Imports no torch."""
+"""``kvfw new``: writes plugin packages. Does not import torch."""

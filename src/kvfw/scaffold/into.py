@@ -1,4 +1,4 @@
-"""Adds a part to a plugin that is there already: where its files go, and how it is announced."""
+"""Adds a part to an existing plugin: finds where its files go and announces it."""
 
 import ast
 import tomllib
@@ -13,17 +13,17 @@ from kvfw.scaffold.write import check_absent
 
 
 def addition(project: Path, name: str, blueprint: Blueprint) -> tuple[dict[str, str], str | None]:
-    """Texts to write, by path inside the project; and what is left to do by hand, if anything.
+    """The texts to write, by path inside the project, and what the user must do by hand, if anything.
 
     Raises:
-        RequestError: the folder is no plugin, or has a module or a test of that name.
+        RequestError: the folder is no plugin, or has a module or test of that name.
     """
     package, announcer = find_host(project)
     code, test = announcer.parent / f"{name}.py", project / "tests" / f"test_{name}.py"
     check_absent(code)
     check_absent(test)
     code_text, test_text, announcement = part_files(name, blueprint, f"{package}.{name}")
-    # What is no UTF-8 becomes something that no parser takes.
+    # Bytes that are not UTF-8 become characters that no parser accepts.
     changed = with_announcement(announcer.read_bytes().decode(errors="surrogateescape"), announcement)
     texts = {code: code_text, test: test_text} | ({announcer: changed} if changed is not None else {})
     by_hand = f"{announcer} is left as it is. Add this to what its kvfw_parts returns:\n{announcement}"
@@ -32,17 +32,13 @@ def addition(project: Path, name: str, blueprint: Blueprint) -> tuple[dict[str, 
 
 
 def find_host(project: Path) -> tuple[str, Path]:
-    """The package that a project's entry point names, and the file in it that announces the parts.
-
-    Raises:
-        RequestError: the folder is no plugin.
-    """
+    """A project's package and the file that announces its parts. Raises RequestError if the folder is no plugin."""
     modules: list[str] = []
     try:
         declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
         modules = [value.partition(":")[0] for value in declared["project"]["entry-points"][GROUP].values()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        pass  # whatever is missing or malformed, no entry point is declared
+        pass  # missing or malformed: no entry point is declared
     for module, base in ((module, base) for module in modules for base in (project / "src", project)):
         place, outer = base.joinpath(*module.split(".")), module.rpartition(".")[0]
         if (place / "__init__.py").is_file():
@@ -56,10 +52,10 @@ def find_host(project: Path) -> tuple[str, Path]:
 
 
 def with_announcement(source: str, announcement: str) -> str | None:
-    """An announcing module's source with one more part at the head of the list that ``kvfw_parts`` returns.
+    """A module's source with one more part at the start of the list that its ``kvfw_parts`` returns.
 
-    None where that cannot be done safely: the function does not return one written-out list or tuple, or the module
-    has not imported the names that the announcement uses.
+    None if that is unsafe: the function does not return one literal list or tuple, or the module does not import the
+    names that the announcement uses.
     """
     before = _returned(source)
     if before is None:
@@ -68,20 +64,20 @@ def with_announcement(source: str, announcement: str) -> str | None:
     line, start = lines[before.lineno - 1], before.col_offset + 1
     margin = line[: len(line) - len(line.lstrip())].decode()
     tail = line[start:].decode()
-    if before.lineno == before.end_lineno:  # written in one line: now one line per part
+    if before.lineno == before.end_lineno:  # on one line: split into one line per part
         parts = (ast.get_source_segment(source, part) for part in before.elts)
         closing = line[(before.end_col_offset or 0) - 1 :].decode()
         tail = "".join(f"\n{margin}    {part}," for part in parts) + f"\n{margin}{closing}"
     lines[before.lineno - 1] = line[:start] + f"\n{indent(announcement, f'{margin}    ')}{tail}".encode()
     changed = b"\n".join(lines).decode()
     after = _returned(changed)
-    # Whatever was misread on the way (a tuple without brackets, for one), nothing else may change.
+    # Even if the source was misread (a tuple without brackets, for example), nothing else may change.
     kept = after is not None and [*map(ast.dump, after.elts[1:])] == [*map(ast.dump, before.elts)]
     return changed if kept else None
 
 
 def _returned(source: str) -> ast.List | ast.Tuple | None:
-    """What ``kvfw_parts`` returns, if that stands there part by part; None where it does not."""
+    """The literal list or tuple that ``kvfw_parts`` returns; None if it returns anything else."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""What a new plugin can bring: a kind for every folder of templates, which also holds what differs between them."""
+"""The kinds of part that a new plugin can have: one per folder of templates."""
 
 from dataclasses import dataclass
 
@@ -19,12 +19,9 @@ TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A kind of part that has templates.
+    """A kind of part that has templates, in the folder of that name.
 
-    Args:
-        kind: the kind; its templates lie in the folder of that name.
-        summary: the generated part's line in listings.
-        try_it: arguments of ``kvfw eval`` that use the part, with ``NAME`` in them.
+    ``summary`` is the generated part's line in listings, ``try_it`` arguments of ``kvfw eval`` with ``NAME`` in them.
     """
 
     kind: Kind
@@ -32,7 +29,7 @@ class Blueprint:
     try_it: str
 
     def arguments(self, name: str) -> str:
-        """What to write after ``kvfw eval`` to use the part."""
+        """Arguments of ``kvfw eval`` that use the part."""
         return self.try_it.replace("NAME", name)
 
 
@@ -45,11 +42,7 @@ BLUEPRINTS = {kind: _read(kind) for kind in Kind if f"{kind}/facts.j2" in TEMPLA
 
 
 def blueprint(kind: str) -> Blueprint:
-    """The blueprint of a kind, by its name in any case.
-
-    Raises:
-        OptionError: there is none; the message has the closest kinds and the list.
-    """
+    """The blueprint of a kind, case-insensitive. Raises OptionError, listing the kinds, closest first, if unknown."""
     if kind.lower() not in BLUEPRINTS:
         raise OptionError(unknown("kind", kind, BLUEPRINTS))
     return BLUEPRINTS[Kind(kind.lower())]

@@ -1,4 +1,4 @@
-"""Whether a plugin may be called so."""
+"""Checks and derives the names of a new plugin."""
 
 import keyword
 import re
@@ -10,18 +10,17 @@ from kvfw.core.registry.hooks import GROUP
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import RequestError
 
-#: What compositions, modules and distributions all accept.
+#: Accepted in compositions and by modules and distributions alike.
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MAX_CHARS = 40
-#: Words that mean something else where a part's name may stand: the baseline's row, values of options, kvfw itself.
+#: Words with another meaning in place of a part's name: the baseline's row, values of options, kvfw itself.
 RESERVED = frozenset({BASELINE, "none", "true", "false", "kvfw"})
 
 
 def check_name(name: str) -> None:
-    """Refuses what is no name.
+    """Raises RequestError unless ``name`` is a valid part name.
 
-    Raises:
-        RequestError: it is not lower-case letters, digits and single underscores, too long, or a reserved word.
+    That is lower-case letters, digits and single underscores, at most 40 characters, and no reserved word.
     """
     if not _NAME.fullmatch(name):
         better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789")[:MAX_CHARS].rstrip("_")
@@ -38,13 +37,9 @@ def check_name(name: str) -> None:
 
 
 def check_free(name: str, registry: Registry, *, new_package: bool = True) -> None:
-    """Refuses a name that something installed has already; ``new_package``: also where only a package has it.
-
-    Raises:
-        RequestError: a part of any kind, a plugin or a Python package has it; the message says which.
-    """
+    """Raises RequestError if a part of any kind, or with ``new_package`` a plugin or Python package, has the name."""
     for spec in (*registry.specs.values(), *(spec for claims in registry.contested.values() for spec in claims)):
-        # Of any kind: `kvfw show` and `kvfw verify` take a name alone.
+        # Of any kind, because `kvfw show` and `kvfw verify` take a name alone.
         if spec.name == name:
             raise RequestError(f"the name {name!r} is taken by a {spec.kind} of {spec.provider}; choose another")
     for entry in entry_points(group=GROUP) if new_package else ():
@@ -57,14 +52,14 @@ def check_free(name: str, registry: Registry, *, new_package: bool = True) -> No
 
 
 def package_name(name: str) -> str:
-    """The plugin's Python package."""
+    """The name of the plugin's Python package."""
     return f"kvfw_{name}"
 
 
 def class_name(name: str, kind: str) -> str:
-    """The part's class: ``key_norm`` and ``scorer`` give ``KeyNormScorer``.
+    """The name of the part's class: ``key_norm`` and ``scorer`` give ``KeyNormScorer``.
 
-    With the kind in it, no name can hide something that the generated file imports.
+    The kind in it keeps it from shadowing names that the generated file imports.
     """
     words = [word.capitalize() for word in name.split("_")]
     if len(words) == 1 or words[-1] != kind.capitalize():

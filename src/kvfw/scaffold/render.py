@@ -1,4 +1,4 @@
-"""The files of a new part, as texts. Pure: nothing is written here."""
+"""Renders the files of a new part as texts, without writing them."""
 
 from kvfw.scaffold.kinds import TEMPLATES, Blueprint
 from kvfw.scaffold.names import class_name, package_name
@@ -8,11 +8,9 @@ LINE_CHARS = 120
 
 
 def files(name: str, blueprint: Blueprint) -> dict[str, str]:
-    """A whole plugin: text by path (``/`` between folders) inside its folder.
+    """All texts of a new plugin by path inside its folder, with ``/`` between folders.
 
-    Args:
-        name: of the part; must have passed :func:`kvfw.scaffold.names.check_name`.
-        blueprint: what to bring.
+    ``name``, the part's, must have passed :func:`kvfw.scaffold.names.check_name`.
     """
     package, kind = package_name(name), blueprint.kind.value
     part, test, announcement = part_files(name, blueprint, f"{package}.{kind}")
@@ -37,7 +35,7 @@ def files(name: str, blueprint: Blueprint) -> dict[str, str]:
 
 
 def part_files(name: str, blueprint: Blueprint, module: str) -> tuple[str, str, str]:
-    """A part that is to stand in ``module``: its code, its test, and the lines that announce it."""
+    """The code of a part for ``module``, its test, and the lines that announce it."""
     kind = blueprint.kind.value
     cls = class_name(name, kind)
     line = f"from {module} import {cls}"
@@ -56,5 +54,5 @@ def part_files(name: str, blueprint: Blueprint, module: str) -> tuple[str, str, 
 
 
 def filled(template: str, **facts: object) -> str:
-    """A template's text."""
+    """The rendered text of a template."""
     return TEMPLATES.get_template(template).render(facts)

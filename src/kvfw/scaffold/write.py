@@ -1,4 +1,4 @@
-"""Writes files all together or not at all."""
+"""Writes several files all or nothing."""
 
 import os
 import tempfile
@@ -9,30 +9,24 @@ from kvfw.errors import RequestError, RunError
 
 
 def check_absent(path: Path) -> None:
-    """Refuses to write over what is there.
-
-    Raises:
-        RequestError: something has that name already.
-    """
-    if os.path.lexists(path):  # a dangling link is something, too
+    """Raises RequestError if the path exists already."""
+    if os.path.lexists(path):  # counts dangling links, too
         raise RequestError(f"{path} exists already and is left as it is; choose another name or another folder")
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes the files elsewhere first, and moves them into the folder when all are there.
-
-    A folder that does not exist yet appears whole, beside what its parent holds.
+    """Writes the files elsewhere first, then moves them into the folder; a new folder appears complete.
 
     Raises:
-        RequestError: there is neither the folder nor its parent.
-        RunError: the disk refuses. Nothing is left behind.
+        RequestError: neither the folder nor its parent exists.
+        RunError: writing failed. Nothing is left behind.
     """
     new = not os.path.lexists(folder)
     if new and not folder.parent.is_dir():
         raise RequestError(f"{folder.parent} is not a folder; make it first, or name another with --out")
     try:
         with tempfile.TemporaryDirectory(prefix=".kvfw-new-", dir=folder.parent if new else folder) as temporary:
-            # One folder deeper: the temporary folder itself is closed to others.
+            # One level deeper, because the temporary folder itself is private to its owner.
             made = Path(temporary) / folder.name
             for name, text in files.items():
                 path = made / name

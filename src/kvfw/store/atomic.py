@@ -1,4 +1,4 @@
-"""Writing whole files so that a reader sees the old content or the new, never half of one."""
+"""Writes whole files: a reader sees the old content or the new, never a mixture."""
 
 import contextlib
 import json
@@ -11,12 +11,8 @@ TEMPORARY_SUFFIX = ".kvfw-tmp"
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace ``path`` by a file with this content; folders on the way are made.
-
-    Raises:
-        StoreError: the file cannot be written. An older version of it is left as it was.
-    """
-    # A name of our own rather than tempfile's: that one is created readable by the owner only.
+    """Replaces ``path`` in one step, creating parent folders. On failure (StoreError) the old file is untouched."""
+    # Not tempfile, whose files only the owner can read.
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +32,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new names in a folder survive a power cut, where the platform can."""
+    """Makes new files in a folder survive a power cut, where the platform supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -46,15 +42,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def to_json(data: object, *, indent: int | None = 2) -> str:
-    """Strict JSON text, ending in a newline.
+    """Strict JSON text ending in a newline.
 
     Raises:
-        ValueError: a NaN, an infinity or a circular structure.
-        TypeError: a value JSON does not have.
+        ValueError: NaN, infinity or a circular structure.
+        TypeError: a type JSON does not have.
     """
     return json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def cause(error: OSError) -> str:
-    """The operating system's words for a failure, e.g. "No space left on device"."""
+    """The operating system's error text, e.g. "No space left on device"."""
     return error.strerror or str(error) or type(error).__name__

@@ -11,11 +11,11 @@ LOCK_NAME = ".kvfw.lock"
 
 
 def hold(folder: Path) -> FileLock:
-    """Take the folder's lock at once or not at all. The system frees it when the process ends, however.
+    """Takes the folder's lock without waiting. The system frees it when the process ends, even if killed.
 
     Raises:
         RequestError: another process holds it.
-        StoreError: the lock file cannot be made.
+        StoreError: the lock file cannot be created.
     """
     lock = FileLock(folder / LOCK_NAME)
     try:

@@ -1,32 +1,23 @@
-"""The folder of one experiment: opened for writing by one process, read by anybody."""
+"""The folder of one experiment: one process at a time writes to it, any number may read."""
 
 import contextlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from filelock import FileLock
 
 from kvfw.core.contracts.records import SCHEMA, TrialRecord
 from kvfw.errors import RequestError, StoreError
-from kvfw.store.atomic import TEMPORARY_SUFFIX, cause, to_json, write_atomic
-from kvfw.store.config import (
-    CONFIG_NAME,
-    JsonObject,
-    RunConfig,
-    as_json_object,
-    differences,
-    read_config,
-    write_config,
-)
+from kvfw.store.atomic import TEMPORARY_SUFFIX, cause, write_atomic
+from kvfw.store.config import CONFIG_NAME, JsonObject, RunConfig, as_json_object, differences, read_config, write_config
 from kvfw.store.lock import LOCK_NAME, hold
 from kvfw.store.trials import TRIALS_NAME, TrialLog, mend_tail, read_trials
 
 
 class LoadedRun(NamedTuple):
-    """A run read from disk: configuration, records in file order, and what was wrong with the file."""
+    """A run read from disk: configuration, records in file order, and problems found in the file."""
 
     config: RunConfig
     records: tuple[TrialRecord, ...]
@@ -34,11 +25,11 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(path: str | PathLike[str]) -> LoadedRun:
-    """Read a run without locking or changing it; it may be in the middle of being written.
+    """Reads a run, even while it is being written, without locking or changing it.
 
     Raises:
         RequestError: there is no run at this path.
-        StoreError: files of it cannot be read.
+        StoreError: its files cannot be read.
     """
     folder = Path(path)
     config = read_config(folder) if folder.is_dir() else None
@@ -48,19 +39,16 @@ def load_run(path: str | PathLike[str]) -> LoadedRun:
 
 
 class RunFolder:
-    """A run folder held open for writing. Make it with :meth:`open`; use it as a context manager.
+    """A run folder held open for writing. Create it with :meth:`open`; use it as a context manager.
 
     Attributes:
         path: the folder.
-        problems: what had to be mended when it was opened.
+        problems: damage repaired when it was opened.
     """
 
     def __init__(self, path: Path, config: RunConfig, log: TrialLog, lock: FileLock, problems: tuple[str, ...]) -> None:
-        self.path = path
-        self.problems = problems
-        self._config = config
-        self._log = log
-        self._lock = lock
+        self.path, self.problems = path, problems
+        self._config, self._log, self._lock = config, log, lock
 
     @classmethod
     def open(
@@ -71,19 +59,19 @@ class RunFolder:
         resume: bool,
         facts: Mapping[str, object] | None = None,
     ) -> "RunFolder":
-        """Start an experiment in a new or empty folder, or go on with the same one.
+        """Starts an experiment in a new or empty folder, or resumes the one it holds.
 
         Args:
-            path: the folder; made if it is missing.
-            settings: JSON values that decide whether trials are comparable; must be equal to go on.
+            path: the folder, created if missing.
+            settings: JSON values that decide whether trials are comparable; on resume they must be equal.
             resume: allow a folder that already holds this experiment.
-            facts: JSON values worth keeping that may differ: versions, hardware, time, given and defaulted
-                options. On resume they are added beside those of the first session.
+            facts: JSON values that may differ between sessions: versions, hardware, time, given and defaulted options.
+                On resume they are stored beside those of the first session.
 
         Raises:
-            RequestError: the folder holds this experiment and ``resume`` is False, holds another one (each
-                differing setting is named), holds something else, or is being written by another process.
-            StoreError: the folder cannot be made, read or written.
+            RequestError: the folder holds this experiment and ``resume`` is False, holds another one (each differing
+                setting is named) or other files, or another process is writing to it.
+            StoreError: the folder cannot be created, read or written.
         """
         folder = Path(path)
         wanted = as_json_object(settings, "settings")
@@ -98,7 +86,7 @@ class RunFolder:
             _remove_leftovers(folder)
             stored = read_config(folder)
             if stored is None:
-                # Again, under the lock: whoever held it may have put something here.
+                # Again, now under the lock: its last holder may have written files here.
                 _refuse_foreign(folder)
                 config = RunConfig(settings=wanted, facts=circumstances)
                 write_config(folder, config)
@@ -119,27 +107,19 @@ class RunFolder:
         return self._config
 
     def append(self, record: TrialRecord) -> None:
-        """Record one finished trial; on return it survives a kill and a power cut.
-
-        Raises:
-            StoreError: it cannot be written; says what is safe and how to go on.
-        """
+        """Records one finished trial, durably: see :meth:`TrialLog.append`."""
         self._log.append(record)
 
     def records(self) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
-        """All records in file order, and every problem: mended on opening, then lines that were skipped.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
+        """All records in file order; problems repaired on opening, then skipped lines. StoreError if unreadable."""
         records, problems = read_trials(self.path / TRIALS_NAME)
         return records, (*self.problems, *problems)
 
     def add_facts(self, facts: Mapping[str, object]) -> None:
-        """Add to the facts of this experiment, e.g. telemetry known only later; equal names are replaced.
+        """Adds facts that become known during the run, e.g. telemetry, replacing those of the same names.
 
         Raises:
-            RequestError: a value that JSON does not have.
+            RequestError: a value JSON does not have.
             StoreError: ``config.json`` cannot be written.
         """
         merged = {**self._config.facts, **as_json_object(facts, "facts")}
@@ -147,11 +127,11 @@ class RunFolder:
         write_config(self.path, self._config)
 
     def write_bytes(self, name: str, data: bytes) -> Path:
-        """Replace a file of the folder (``"figures/recall.png"``) in one step; its path.
+        """Replaces a file of the folder, e.g. ``"figures/recall.png"``, in one step and returns its path.
 
         Raises:
             StoreError: it cannot be written.
-            ValueError: the name leads out of the folder.
+            ValueError: the name points outside the folder.
         """
         if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name:
             raise ValueError(f"{name!r} is no file name inside the run folder")
@@ -163,33 +143,27 @@ class RunFolder:
         """As :meth:`write_bytes`, UTF-8."""
         return self.write_bytes(name, text.encode())
 
-    def write_json(self, name: str, data: object) -> Path:
-        """As :meth:`write_bytes`, strict JSON. Raises ValueError for NaN and infinity."""
-        return self.write_text(name, to_json(data))
-
     def close(self) -> None:
-        """Let go of the folder; more than once does no harm."""
+        """Releases the folder. Safe to call twice."""
         self._log.close()
         self._lock.release()
 
     def __enter__(self) -> "RunFolder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise RequestError if something is here that is neither a run nor an empty folder."""
+    """Raises RequestError unless the path is free, an empty folder or a run."""
     try:
         if folder.exists() and not folder.is_dir():
             raise RequestError(f"{folder} is a file; --out must name a folder")
         names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     except OSError as error:
         raise StoreError(f"cannot read {folder}: {cause(error)}") from error
-    # A process killed before it wrote config.json leaves these behind; the folder still counts as empty.
+    # A process killed before writing config.json leaves these two; the folder still counts as empty.
     others = sorted(name for name in names if name != LOCK_NAME and not name.endswith(TEMPORARY_SUFFIX))
     if others and CONFIG_NAME not in names:
         raise RequestError(
@@ -198,7 +172,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _refuse_other(folder: Path, stored: RunConfig, wanted: JsonObject, resume: bool) -> None:
-    """Raise RequestError unless the folder holds the same experiment and may be gone on with."""
+    """Raises RequestError unless the folder holds the same experiment and it may be resumed."""
     if stored.schema_version != SCHEMA:
         raise RequestError(
             f"{folder} holds a run of an earlier kvfw (schema {stored.schema_version}, now {SCHEMA}), which can be "

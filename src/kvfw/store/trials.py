@@ -1,10 +1,9 @@
-"""``trials.jsonl``: one record per line, appended so that a kill loses at most the line being written."""
+"""``trials.jsonl``: one record per line; a killed process loses at most the line it was writing."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from pydantic import ValidationError
 
@@ -18,15 +17,12 @@ TORN_NAME = "trials.torn.txt"
 
 
 def encode(record: TrialRecord) -> bytes:
-    """The record as one line of strict JSON. Line breaks inside texts are escaped by JSON itself."""
+    """The record as one line of strict JSON, which escapes line breaks in texts."""
     return record.model_dump_json(by_alias=True).encode() + b"\n"
 
 
 def decode_lines(data: bytes) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
-    """All good records in file order, and one sentence for every line that is not one.
-
-    Of several records with one key the first wins.
-    """
+    """All valid records in file order, one sentence per invalid line. Of records with one key the first wins."""
     found: dict[TrialKey, tuple[int, TrialRecord]] = {}
     problems: list[str] = []
     for number, line in _numbered(data):
@@ -44,11 +40,7 @@ def decode_lines(data: bytes) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]
 
 
 def read_trials(path: Path) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
-    """Records and problems of a file; nothing at all if there is no file yet.
-
-    Raises:
-        StoreError: the file cannot be read.
-    """
+    """Records and problems of a file, none if it does not exist. Raises StoreError if it cannot be read."""
     try:
         return decode_lines(path.read_bytes())
     except FileNotFoundError:
@@ -58,16 +50,10 @@ def read_trials(path: Path) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
 
 
 def mend_tail(path: Path) -> tuple[str, ...]:
-    """Make the file end in a whole line, so that the next record gets a line of its own.
+    """Makes the file end in a whole line, so that the next record starts a new one; returns a sentence if it lost one.
 
-    A last line without its newline is kept if it is a whole record (only the newline was lost); otherwise
-    it is moved to ``trials.torn.txt``.
-
-    Returns:
-        One sentence for what was moved, or nothing.
-
-    Raises:
-        StoreError: the file cannot be read or changed.
+    A last line without newline is kept if it is a whole record (only the newline was lost), else moved to
+    ``trials.torn.txt``. Raises StoreError if the file cannot be read or changed.
     """
     try:
         data = path.read_bytes() if path.exists() else b""
@@ -78,14 +64,14 @@ def mend_tail(path: Path) -> tuple[str, ...]:
         if _is_record(tail):
             with path.open("ab") as file:
                 file.write(b"\n")
-                _sync(file.fileno())
+                os.fsync(file.fileno())
             return ()
         with path.with_name(TORN_NAME).open("ab") as aside:
             aside.write(tail + b"\n")
-            _sync(aside.fileno())
+            os.fsync(aside.fileno())
         with path.open("r+b") as file:
             file.truncate(start)
-            _sync(file.fileno())
+            os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"cannot mend the torn last line of {path}: {cause(error)}") from error
     line = data.count(b"\n") + 1
@@ -96,7 +82,7 @@ def mend_tail(path: Path) -> tuple[str, ...]:
 
 
 class TrialLog:
-    """An open ``trials.jsonl`` that only grows."""
+    """An open ``trials.jsonl``, append-only."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -107,10 +93,11 @@ class TrialLog:
         sync_folder(path.parent)
 
     def append(self, record: TrialRecord) -> None:
-        """Write one line and wait until it is on the disk.
+        """Writes one line and waits until it is on disk: it then survives a kill and a power cut.
 
         Raises:
-            StoreError: the disk is full or the file cannot be written; the file is left as it was before.
+            StoreError: the disk is full or the file cannot be written. The file is left as it was; the message says
+                how to resume.
         """
         line = encode(record)
         size = os.fstat(self._file.fileno()).st_size
@@ -118,9 +105,9 @@ class TrialLog:
             written = 0
             while written < len(line):
                 written += self._file.write(line[written:]) or 0
-            _sync(self._file.fileno())
+            os.fsync(self._file.fileno())
         except BaseException as error:
-            # Take back a part of a line, or the next record would be glued to it.
+            # Remove a partial line, or the next record would be glued to it.
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
             if isinstance(error, OSError):
@@ -133,17 +120,9 @@ class TrialLog:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> "TrialLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _numbered(data: bytes) -> Iterator[tuple[int, bytes]]:
-    # Split at newline bytes only: str.splitlines would also split at U+2028, which JSON leaves unescaped.
+    # Split at newline bytes only: str.splitlines also splits at U+2028, which JSON leaves unescaped.
     return ((number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip())
 
 
@@ -153,7 +132,3 @@ def _is_record(line: bytes) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Haystacks: reading a text, cutting a number of tokens out of it, finding places between its words."""
+"""Haystacks: reads a text, cuts a number of tokens out of it, finds places between its words."""
 
 import heapq
 import math
@@ -13,32 +13,31 @@ from kvfw.core.contracts.task import Tokenizer
 from kvfw.errors import PromptError
 from kvfw.tasks.prompting import decoded
 
-#: Characters encoded per token wanted. English text has four to five; a slice that proves short is doubled.
+#: Characters encoded per token needed. English text has four to five; a slice that is too short is doubled.
 CHARS_PER_TOKEN = 8
 #: Draws after which a cut in the middle of a word is accepted. Three in four cuts are clean at once.
 CLEAN_DRAWS = 24
-#: A sentence that starts this near to the asked depth, in tokens, is worth moving to.
+#: The needle moves to the start of a sentence at most this many tokens from its depth.
 SENTENCE_TOLERANCE_TOKENS = 8
-#: The farthest a needle may move from the asked depth, in tokens, to stand between two words.
+#: Otherwise it moves to the start of a word at most this many tokens from its depth.
 WORD_TOLERANCE_TOKENS = 32
-#: Tokens decoded to see what stands before a place: enough for a closing quote and a full stop in bytes.
+#: Tokens decoded to see the text before a place: enough for a closing quote and a full stop in bytes.
 LOOK_BACK_TOKENS = 8
-#: Least number of starting places of one sort; a text with fewer of them is started at a finer sort.
+#: A text with fewer paragraphs (or sentences) than this is cut at sentences (or words) instead.
 ENOUGH_STARTS = 16
 
 PARAGRAPH = re.compile(r"\n\s*(?=\S)")
 SENTENCE = re.compile(r"(?<=[.!?…])\s+(?=\S)|(?<=[。！？])(?=\S)")
 WORD = re.compile(r"\s+(?=\S)")
 SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]]*\s*$")
-#: Scripts that write no spaces have marks all the same; a place after one breaks no word.
+#: Scripts without spaces still have punctuation; a place after it breaks no word.
 UNSPACED_END = re.compile(r"[。！？，、；：][”’」』]*$")
 
 
 def read(path: Path | None) -> str:
-    """The haystack text: a UTF-8 file, or the one that comes with kvfw for None.
+    """The haystack text: a UTF-8 file or, for None, the shipped text.
 
-    The shipped text is Melville's *Moby-Dick* (1851, public domain), one paragraph a line, about 1.2 million
-    characters.
+    That is Melville's *Moby-Dick* (1851, public domain), one paragraph per line, about 1.2 million characters.
 
     Raises:
         PromptError: the file cannot be read, is not UTF-8, or holds no text.
@@ -64,25 +63,25 @@ def read(path: Path | None) -> str:
 
 @cache
 def shipped() -> str:
-    """The text inside the package."""
+    """The text shipped with the package."""
     return normalised((files("kvfw.tasks") / "data" / "moby-dick.txt").read_text("utf-8"))
 
 
 def normalised(text: str) -> str:
-    """``text`` with ``\\n`` line ends and one paragraph break in front: its start is like any other."""
+    """``text`` with ``\\n`` line ends and a paragraph break in front, so that its start is a place to cut."""
     return "\n\n" + text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def cut(tokenizer: Tokenizer, text: str, tokens: int, rng: random.Random, source: str) -> tuple[int, ...]:
-    """Ids of exactly ``tokens`` consecutive tokens of ``text``, from a random start, never wrapping around.
+    """Ids of exactly ``tokens`` (1 or more) consecutive tokens of ``text``, from a random start, never wrapping around.
 
-    The cut begins at the white space before a paragraph (before a sentence or a word in a text with few of
-    them) and, where a few draws find one, ends where a word ends. Only a slice of the text is encoded.
+    The cut begins at the white space before a paragraph (or, in a text with few of them, before a sentence or a word)
+    and, if a few draws find such a place, ends where a word ends. Only a slice of the text is encoded.
 
     Args:
         tokenizer: the model's own.
         text: as :func:`read` returns it.
-        tokens: how many tokens to cut, at least 1.
+        tokens: number of tokens to cut.
         rng: draws the start.
         source: name of the text for messages.
 
@@ -93,7 +92,7 @@ def cut(tokenizer: Tokenizer, text: str, tokens: int, rng: random.Random, source
     usable = len(places)
     longest: tuple[int, ...] | None = None
     for _ in range(CLEAN_DRAWS):
-        # A start too close to the end rules out all later ones, so the draw narrows until one has room.
+        # A start too close to the end rules out all later ones, so the range narrows until a start has room.
         while True:
             drawn = rng.randrange(usable)
             ids = encoded_from(tokenizer, text, places[drawn], tokens + 1)
@@ -122,8 +121,8 @@ def starts(text: str) -> list[int]:
 
 
 def encoded_from(tokenizer: Tokenizer, text: str, start: int, tokens: int) -> list[int]:
-    """Ids of ``text[start:]``: all of them, or at least ``tokens``, none disturbed by the slice's end."""
-    # The last few tokens of a slice may differ from those of the running text, so they are never used.
+    """Ids of ``text[start:]``: at least ``tokens`` of them, or all if there are fewer."""
+    # The last few tokens of a slice may differ from those of the whole text, so they are never used.
     spare = 8
     length = CHARS_PER_TOKEN * (tokens + spare)
     while start + length < len(text):
@@ -135,11 +134,10 @@ def encoded_from(tokenizer: Tokenizer, text: str, start: int, tokens: int) -> li
 
 
 def place(tokenizer: Tokenizer, ids: tuple[int, ...], depth_percent: float) -> int:
-    """Index in ``ids``, 0 to ``len(ids)``, where a sentence can go in without breaking a word.
+    """Index in ``ids``, 0 to ``len(ids)``, where a sentence can be inserted without breaking a word.
 
-    The nearest start of a sentence within ``SENTENCE_TOLERANCE_TOKENS`` of the depth, else the nearest start
-    of a word; both ends of the text count as either. Ties go to the front. A deeper depth never gives an
-    earlier place.
+    The nearest start of a sentence within ``SENTENCE_TOLERANCE_TOKENS`` of the depth, else the nearest start of a word;
+    both ends of the text count as either. Ties go to the front. A greater depth never gives an earlier place.
 
     Raises:
         PromptError: no word starts within ``WORD_TOLERANCE_TOKENS`` of the depth.
@@ -169,15 +167,15 @@ def place(tokenizer: Tokenizer, ids: tuple[int, ...], depth_percent: float) -> i
 
 
 def outwards(wanted: float, count: int) -> Iterator[int]:
-    """All of 0 to ``count``, the nearest to ``wanted`` first, the lower first of two equally near."""
+    """All of 0 to ``count``, the nearest to ``wanted`` first, ties to the lower."""
     middle = math.floor(wanted)
     return heapq.merge(range(middle, -1, -1), range(middle + 1, count + 1), key=lambda index: abs(index - wanted))
 
 
 def starts_word(tokenizer: Tokenizer, ids: list[int], index: int) -> bool:
-    """Whether token ``index``, 1 or more, opens with a space or follows a mark of an unspaced script."""
-    # Some tokenizers show a token's leading space only when another stands before it, and a character may take
-    # several tokens: hence the difference of two texts.
+    """Whether token ``index``, 1 or more, starts with a space or follows punctuation of an unspaced script."""
+    # Some tokenizers show a token's leading space only after another token, and a character may take several tokens,
+    # so two decoded texts are compared.
     first = max(0, index - LOOK_BACK_TOKENS)
     before = decoded(tokenizer, ids[first:index])
     both = decoded(tokenizer, ids[first : index + 1])

@@ -1,4 +1,4 @@
-"""What tasks need to build prompts of an exact length from pieces that are encoded apart. No torch, no transformers."""
+"""Builds prompts of an exact length from separately encoded pieces. No torch, no transformers."""
 
 import hashlib
 import math
@@ -9,36 +9,35 @@ from typing import Final
 from kvfw.core.contracts.task import Sample, Tokenizer, Turn
 from kvfw.errors import PromptError
 
-#: Some chat templates print today's date; a fixed one keeps prompts equal from day to day.
+#: Some chat templates print today's date; a fixed date keeps prompts the same every day.
 DATE: Final = "1 January 2025"
 
 MARK: Final = "HAYSTACKSTANDSHERE"
 
 
 def stable_random(*key: object) -> random.Random:
-    """A generator seeded by its key alone: equal in every process, unlike one seeded by ``hash``."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
-    return random.Random(int.from_bytes(digest))
+    """A generator seeded only by its key: the same in every process, unlike one seeded by ``hash``."""
+    return random.Random(int.from_bytes(hashlib.sha256(repr(key).encode()).digest()))
 
 
 def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Ids of ``text`` and nothing around it: the template has its special tokens already."""
+    """Ids of ``text`` without added special tokens, which the template already has."""
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
 def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Text of ``ids`` as it stands, special tokens shown and spaces untouched."""
+    """Exact text of ``ids``, including special tokens, with spaces untouched."""
     text: str = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
 
 
 def framed(tokenizer: Tokenizer, before: str, after: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids around the context of a message: by the model's own chat template, or plain where it has none.
+    """Ids around the context of a message: by the model's chat template, or plain if it has none.
 
     Args:
         tokenizer: the model's own.
-        before: what the message says before the context.
-        after: what it says after it: the question.
+        before: the message's text before the context.
+        after: its text after the context: the question.
 
     Returns:
         Ids before the context, special tokens and template included, and ids after it, up to where the model writes.
@@ -64,7 +63,7 @@ def framed(tokenizer: Tokenizer, before: str, after: str) -> tuple[tuple[int, ..
 
 
 def begun_ids(tokenizer: Tokenizer, tail: Sequence[int], begun: str) -> tuple[int, ...]:
-    """Ids of an answer begun for the model, after a space unless ``tail`` ends in white space or a special token."""
+    """Ids of the begun answer, after a space unless ``tail`` ends in white space or a special token."""
     if not begun:
         return ()
     fresh_line = tail[-1] in tokenizer.all_special_ids or decoded(tokenizer, tail)[-1:].isspace()
@@ -72,7 +71,7 @@ def begun_ids(tokenizer: Tokenizer, tail: Sequence[int], begun: str) -> tuple[in
 
 
 def opening_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The special tokens that the tokenizer itself puts before a text, such as one for its beginning."""
+    """The special tokens the tokenizer itself puts before a text, such as BOS."""
     special = set(tokenizer.all_special_ids)
     ids = tokenizer.encode("a", add_special_tokens=True)
     count = next((index for index, token in enumerate(ids) if token not in special), 0)
@@ -92,15 +91,15 @@ def grid_sample(
     reference: str,
     max_new_tokens: int = 24,
 ) -> Sample:
-    """The sample of one length, depth and seed, put together from ids of pieces that are encoded apart.
+    """The sample of one length, depth and seed, assembled from separately encoded pieces.
 
-    Samples of one length and seed are one group, as they share a text; groups of one length are drawn for each other.
+    Samples of one length and seed share a text and so form one group; groups of one length form a stratum.
 
     Args:
         context: length of the whole prompt, tokens.
-        depth: where ``span`` stands in the text, percent.
-        seed: which text.
-        before, span, after: the context, in order; ``span`` has what a right answer needs.
+        depth: place of ``span`` in the text, percent.
+        seed: number of the text.
+        before, span, after: the context, in order; ``span`` is what a right answer needs.
         question, begun, reference, max_new_tokens: its one turn.
 
     Raises:
@@ -120,11 +119,7 @@ def grid_sample(
 
 
 def check_grid(contexts: Sequence[int], depths: Sequence[float]) -> None:
-    """Checks the options of a task with lengths and depths.
-
-    Raises:
-        PromptError: an empty list or a value given twice; a depth outside 0 to 100.
-    """
+    """Raises a PromptError for an empty list, a value given twice, or a depth outside 0 to 100."""
     check_distinct("contexts", contexts)
     check_distinct("depths", depths)
     for depth in depths:
@@ -132,9 +127,7 @@ def check_grid(contexts: Sequence[int], depths: Sequence[float]) -> None:
 
 
 def check_distinct(what: str, values: Iterable[float]) -> None:
-    """Raises:
-    PromptError: there is no value, or one stands there twice.
-    """
+    """Raises a PromptError if there is no value or one is given twice."""
     seen: list[float] = []
     for value in values:
         if value in seen:
@@ -145,9 +138,7 @@ def check_distinct(what: str, values: Iterable[float]) -> None:
 
 
 def check_depth(depth_percent: float) -> None:
-    """Raises:
-    PromptError: the depth is not a number from 0 to 100.
-    """
+    """Raises a PromptError if the depth is not a number from 0 to 100."""
     if not (math.isfinite(depth_percent) and 0 <= depth_percent <= 100):
         raise PromptError(
             f"a depth of {depth_percent:g} percent lies outside the text: depths go from 0 (its start) "

@@ -1,4 +1,4 @@
-"""All arithmetic that turns what a user asks for into slots. Exact: texts become fractions, never floats."""
+"""All arithmetic that turns a user's amount into slots. Exact: texts become fractions, never floats."""
 
 import math
 import re
@@ -23,7 +23,7 @@ def fraction(text: str | int | float | Fraction, what: str) -> Fraction:
     example = {"keep": "0.25 or 1/4", "slots": "256"}.get(what, "4 or 2.5")
     plain = text if isinstance(text, int | Fraction) and not isinstance(text, bool) else str(text).strip()
     try:
-        # A fraction of 1e999999999 has a billion digits; nobody means it.
+        # The fraction of 1e999999999 would have a billion digits.
         if isinstance(plain, str) and (len(plain) > 40 or not _EXPONENT.search(plain + "e0")):
             raise ValueError
         return Fraction(plain)
@@ -32,7 +32,7 @@ def fraction(text: str | int | float | Fraction, what: str) -> Fraction:
 
 
 def fraction_text(value: Fraction) -> str:
-    """Shortest text that :func:`fraction` reads back exactly: a decimal where one ends, else ``p/q``."""
+    """Shortest text that :func:`fraction` reads back exactly: a decimal if a finite one exists, else ``p/q``."""
     denominator = value.denominator
     for prime in (2, 5):
         while denominator % prime == 0:
@@ -49,7 +49,7 @@ def fraction_text(value: Fraction) -> str:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of a prompt to keep, as the user said it.
+    """How much of a prompt to keep, as the user gave it.
 
     Args:
         kind: ``ratio``: how many times smaller the middle becomes; ``keep``: the fraction of the middle kept;
@@ -87,10 +87,10 @@ class Amount:
         return f"{self.kind}={fraction_text(self.value)}"
 
     def middle_slots(self, middle: int, sinks: int, recent: int) -> int:
-        """Slots per KV head that a middle of ``middle`` tokens gets on average over heads.
+        """Average slots per KV head for a middle of M = ``middle`` tokens.
 
-        ``floor(M / ratio)``, ``floor(keep * M)`` or ``slots - sinks - recent``; never more than M. A prompt without
-        a middle (M = 0) gets 0: nothing is compressed.
+        ``floor(M / ratio)``, ``floor(keep * M)`` or ``slots - sinks - recent``, at most M. 0 without a middle (M = 0):
+        then nothing is compressed.
 
         Raises:
             BudgetError: there is a middle, but no slot for it.
@@ -111,13 +111,10 @@ class Amount:
         return min(slots, middle)
 
     def standing_slots(self, middle: int, sinks: int, recent: int) -> int:
-        """Slots per KV head that the middle is brought down to while decoding, after a prompt's of ``middle`` tokens.
+        """Slots per KV head that the middle is brought down to while decoding, after a prompt with ``middle`` tokens.
 
         ``slots - sinks - recent``, whatever the prompt's length; for ``ratio`` and ``keep`` what the prompt's own
-        middle gets (:meth:`middle_slots`).
-
-        Raises:
-            BudgetError: there is no slot.
+        middle gets (:meth:`middle_slots`). Raises a BudgetError if that leaves no slot.
         """
         if self.kind == "slots":
             self.middle_slots(1, sinks, recent)
@@ -131,7 +128,7 @@ class Amount:
         return self.middle_slots(middle, sinks, recent)
 
     def least_middle(self) -> int:
-        """Tokens a middle needs at least for one slot, given enough slots."""
+        """Fewest tokens of a middle that get one slot, given enough slots."""
         if self.kind == "ratio":
             return math.ceil(self.value)
         return math.ceil(1 / self.value) if self.kind == "keep" else 1
@@ -145,27 +142,19 @@ class Amount:
 
 
 def amount(
-    *,
-    ratio: str | float | Fraction | None = None,
-    slots: int | None = None,
-    keep: str | float | Fraction | None = None,
+    *, ratio: str | float | Fraction | None = None, slots: int | None = None, keep: str | float | Fraction | None = None
 ) -> Amount:
     """The one amount that is given.
 
     Raises:
         BudgetError: none or more than one is given, or its value is out of range.
     """
-    given = {"ratio": ratio, "slots": slots, "keep": keep}
-    present = {kind: value for kind, value in given.items() if value is not None}
+    given: dict[AmountKind, str | float | Fraction | None] = {"ratio": ratio, "slots": slots, "keep": keep}
+    present = [(kind, value) for kind, value in given.items() if value is not None]
     if len(present) != 1:
-        said = ", ".join(f"{kind}={value}" for kind, value in present.items()) or "none of them"
+        said = ", ".join(f"{kind}={value}" for kind, value in present) or "none of them"
         raise BudgetError(f"give exactly one of ratio=, slots= and keep=; got {said}")
-    if ratio is not None:
-        return Amount.parse("ratio", ratio)
-    if slots is not None:
-        return Amount.parse("slots", slots)
-    assert keep is not None
-    return Amount.parse("keep", keep)
+    return Amount.parse(*present[0])
 
 
 @lru_cache(maxsize=4096)
@@ -183,11 +172,7 @@ def divide(total: int, shares: tuple[Fraction, ...]) -> tuple[int, ...]:
 
 
 def check_counts(sinks: int, recent: int) -> None:
-    """Refuses negative numbers of protected tokens.
-
-    Raises:
-        BudgetError: one of them is negative.
-    """
+    """Raises a BudgetError unless both numbers of protected tokens are whole and 0 or more."""
     for name, value in (("sinks", sinks), ("recent", recent)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise BudgetError(f"{name} is {value!r}; it is a whole number of tokens always kept, 0 or more")

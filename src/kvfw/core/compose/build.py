@@ -1,4 +1,4 @@
-"""Parts from their syntax trees: checked against the registry and built, once, with their canonical text."""
+"""Builds parts from syntax trees, checked against the registry, with their canonical text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class Built(Generic[T_co]):
 
     Args:
         value: the part or value.
-        text: reads back as an equal value.
-        spec: the part's announcement; None for a plain value and for a list.
+        text: parses back to an equal value.
+        spec: the part's announcement; None for a plain value or a list.
         options: every option of the part, defaults included.
     """
 
@@ -35,11 +35,7 @@ class Built(Generic[T_co]):
 
 
 def build_part(kind: Kind, text: str, registry: Registry | None = None) -> Built[Part]:
-    """The part of the given kind that ``text`` describes.
-
-    Raises:
-        SpecError: the text is wrong; a caret shows where.
-    """
+    """The part of the given kind that ``text`` describes; a SpecError shows with a caret where the text is wrong."""
     return PartBuilder(text, registry or default_registry()).part(kind, parse_part(text))
 
 
@@ -47,19 +43,17 @@ def part_class(spec: PartSpec) -> type[Part]:
     """The class behind a part, imported now.
 
     Raises:
-        RequestError: the module does not import, or holds no such part.
+        RequestError: the import fails, or the target is no part.
     """
     found = spec.load()
-    if not (isinstance(found, type) and issubclass(found, Part)):
-        raise RequestError(
-            f"{spec.kind} {spec.name!r} of {spec.provider}: {spec.target} is not a subclass of kvfw.Part"
-        )
-    return found
+    if isinstance(found, type) and issubclass(found, Part):
+        return found
+    raise RequestError(f"{spec.kind} {spec.name!r} of {spec.provider}: {spec.target} is not a subclass of kvfw.Part")
 
 
 @dataclass(frozen=True)
 class PartBuilder:
-    """Builds the parts of one text. Where it is a recipe, ``given`` is what fills its holes."""
+    """Builds the parts of one text; ``given`` fills the holes of a recipe."""
 
     text: str
     registry: Registry
@@ -76,7 +70,7 @@ class PartBuilder:
         return self.given[name]
 
     def part(self, kind: Kind | None, node: PartNode) -> Built[Any]:
-        """The part that a node describes or, of a hole, that fills it; ``kind`` None: any that may stand as a stage."""
+        """The part a node describes, or the part that fills a hole; ``kind`` None allows every kind of stage."""
         if node.name.startswith("$"):
             built = self._filled(node)
             if built.spec is None or built.spec.kind not in ((kind,) if kind else STAGE_KINDS):
@@ -91,7 +85,7 @@ class PartBuilder:
         for option in node.options:
             if option.key not in cls.model_fields:
                 raise self.fail(_no_such_option(node.name, option.key, cls), option.at)
-        # Plain options that are left out are the part's own affair.
+        # Plain options that are left out get their default from the part itself.
         options = {
             key: self._option(key, info, written.get(key), node)
             for key, info in cls.model_fields.items()
@@ -111,7 +105,7 @@ class PartBuilder:
         return Built(part, f"{node.name}({shown})" if shown else node.name, spec, options)
 
     def _option(self, key: str, info: FieldInfo, option: OptionNode | None, owner: PartNode) -> Built[Any]:
-        """The value of one option, as written or, where it holds a part, by default."""
+        """The value of one option: as written, or the default part."""
         mark = part_option(info)
         if option is not None:
             return self._held(mark, info, option) if mark else self._plain(info, option, owner.name)
@@ -119,12 +113,12 @@ class PartBuilder:
             raise self.fail(
                 f"{owner.name} needs {f'a {mark.kind} as an option' if mark else f'option {key!r}'}", owner.at
             )
-        # As if it had been written.
+        # Parsed as if the user had written it.
         text = f"{owner.name}({key}={mark.default})"
         return PartBuilder(text, self.registry)._held(mark, info, parse_part(text).options[0])
 
     def _held(self, mark: PartOption, info: FieldInfo, option: OptionNode) -> Built[Any]:
-        """The part, or the list of parts, that an option holds."""
+        """The part or list of parts an option holds."""
         node = option.value
         if not _takes_list(info):
             return self._one(mark.kind, node, option.key)
@@ -141,13 +135,16 @@ class PartBuilder:
         return self.part(kind, node)
 
     def _plain(self, info: FieldInfo, option: OptionNode, owner: str) -> Built[Any]:
-        """The typed value of a plain option; constraints of the field apply."""
+        """The typed value of a plain option, validated against its field."""
         what, node = f"option {option.key!r} of {owner}", option.value
         raw = self._raw(node, what)
         if raw == "none" and NoneType in get_args(info.annotation):
             return Built(None, "none")
+        annotation: Any = info.annotation
+        for constraint in info.metadata:
+            annotation = Annotated[annotation, constraint]
         try:
-            value = _adapter(info).validate_python(raw)
+            value = TypeAdapter(annotation).validate_python(raw)
         except ValidationError as error:
             wrong = _element(node, error.errors()[0]["loc"])
             if isinstance(node, ListNode) == _takes_list(info):
@@ -158,7 +155,7 @@ class PartBuilder:
         return Built(value, value_text(value))
 
     def _raw(self, node: PartNode | ListNode, what: str) -> Any:
-        """A plain value before its type is known: text, a list, or the value of another option."""
+        """A plain value before validation: text, a list, or the value of another option."""
         if isinstance(node, ListNode):
             return [self._raw(item, what) for item in node.items]
         built = self._filled(node) if node.name.startswith("$") else Built(node.name, node.name)
@@ -173,7 +170,7 @@ def _takes_list(info: FieldInfo) -> bool:
 
 
 def _element(node: PartNode | ListNode, place: tuple[int | str, ...]) -> PartNode | ListNode:
-    """The element of a list that a validation error is about; the node itself where it is about the whole."""
+    """The list element a validation error is about; the node itself if it is about the whole."""
     for step in place:
         if isinstance(node, ListNode) and isinstance(step, int) and step < len(node.items):
             node = node.items[step]
@@ -181,7 +178,7 @@ def _element(node: PartNode | ListNode, place: tuple[int | str, ...]) -> PartNod
 
 
 def _fault_at(error: ValidationError, written: Mapping[str, OptionNode], node: PartNode) -> int:
-    """Where the value stands that the part's own validation refused; else where the part stands."""
+    """The place of the value that the part's own validation rejected; the part's place if it names none."""
     place = error.errors()[0]["loc"]
     option = written.get(str(place[0])) if place else None
     return node.at if option is None else _element(option.value, place[1:]).at
@@ -189,16 +186,7 @@ def _fault_at(error: ValidationError, written: Mapping[str, OptionNode], node: P
 
 def _no_such_option(name: str, key: str, cls: type[Part]) -> str:
     known = ", ".join(f"{key}={default_text(info)}" for key, info in cls.model_fields.items())
-    return f"{name} has no option {key!r}; " + (
-        f"its options and defaults are {known}" if known else "it has no options"
-    )
-
-
-def _adapter(info: FieldInfo) -> TypeAdapter[Any]:
-    annotation: Any = info.annotation
-    for mark in info.metadata:
-        annotation = Annotated[annotation, mark]
-    return TypeAdapter(annotation)
+    return f"{name} has no option {key!r}; {f'its options and defaults are {known}' if known else 'it has no options'}"
 
 
 def _reason(error: ValidationError) -> str:

@@ -12,7 +12,7 @@ from kvfw.core.parts.part import Method, StageForm
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RequestError, SpecError
 
-#: What a scorer stands for where it stands as a stage.
+#: The stage a bare scorer stands for.
 SCORER_RECIPE = "select(scorer=$scorer)"
 
 
@@ -26,12 +26,9 @@ class StageShare:
 
 @dataclass(frozen=True)
 class Term:
-    """One term of a composition.
+    """One term of a composition: canonical text of a part, and its exact share of the budget, in (0, 1].
 
-    Args:
-        text: canonical text of the part.
-        share: exact share of the budget, in (0, 1].
-        parts: the stages that the text stands for, with their shares of the term; several where a recipe is a sum.
+    ``parts``: the stages the text stands for, with their shares of the term; several if a recipe is a sum.
     """
 
     text: str
@@ -46,7 +43,7 @@ class Term:
 class Composition:
     """Terms joined by ``+``, built and ready to run; :func:`parse` makes one.
 
-    Printing it gives the canonical text, which parses back to an equal composition: two are equal if their texts are.
+    ``str()`` gives the canonical text, which parses back to an equal composition; equal texts are equal compositions.
     """
 
     terms: tuple[Term, ...]
@@ -61,11 +58,11 @@ class Composition:
 
 
 def parse(text: str, registry: Registry | None = None) -> Composition:
-    """Reads a composition, checks every name and option in it, and builds its parts.
+    """Parses a composition, checks every name and option in it, and builds its parts.
 
     Args:
         text: such as ``"snapkv:0.8+ewmeans_pre:0.2"``; see :mod:`kvfw.core.compose.syntax`.
-        registry: where names are looked up; the installed parts by default.
+        registry: resolves names; the installed parts by default.
 
     Raises:
         SpecError: the text is wrong; a caret shows where.
@@ -74,25 +71,24 @@ def parse(text: str, registry: Registry | None = None) -> Composition:
 
 
 def expand(recipe: str, options: Mapping[str, Built[Any]], registry: Registry) -> Composition:
-    """The composition that a recipe describes, with built options in the places of ``$option``.
+    """The composition a recipe describes, with built options in place of each ``$option``.
 
     Raises:
-        SpecError: the recipe is wrong, or an option does not fit where it stands; a caret shows where.
+        SpecError: the recipe is wrong, or an option does not fit its place; a caret shows where.
     """
     builder = PartBuilder(recipe, registry, options)
     terms: list[Term] = []
     for node in parse_stages(recipe):
         if terms and terms[-1].parts[-1].stage.consumes_rest:
-            name = terms[-1].text.partition("(")[0]
-            reason = f"stage {name!r} merges all that is left, so nothing can follow it; put it last"
-            raise builder.fail(reason, node.part.at)
+            stage = f"stage {terms[-1].text.partition('(')[0]!r}"
+            raise builder.fail(f"{stage} merges all that is left, so nothing can follow it; put it last", node.part.at)
         built = builder.part(None, node.part)
         terms.append(Term(built.text, node.share, _expanded(built, registry)))
     return Composition(tuple(terms))
 
 
 def _expanded(built: Built[Any], registry: Registry) -> tuple[StageShare, ...]:
-    """The stages that a part stands for: itself, those of its recipe, or a scorer with top-k."""
+    """The stages a part stands for: itself, those of its recipe, or a scorer with top-k."""
     if isinstance(built.value, StageForm):
         return (StageShare(built.value, Fraction(1)),)
     if not isinstance(built.value, Method):

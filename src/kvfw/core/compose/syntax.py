@@ -1,4 +1,4 @@
-"""The grammar of compositions: text to a syntax tree that remembers where everything stood.
+"""The grammar of compositions: parses text to a syntax tree that keeps source positions.
 
     composition := stage ("+" stage)*
     stage       := part [ ":" share ]
@@ -6,7 +6,7 @@
     value       := scalar | part | "[" [ value ("," value)* ] "]"
 
 Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). In a recipe ``$option``
-stands in the place of a value or of a part.
+stands for a value or a part.
 """
 
 import re
@@ -26,9 +26,9 @@ _SPACE = re.compile(r"\s*")
 
 @dataclass(frozen=True)
 class PartNode:
-    """A part as written, options in written order; or a plain value, which looks like a part without options.
+    """A part with its options in written order, or a plain value, which looks like a part without options.
 
-    ``$name`` is a hole: the place of an option in a recipe. ``at`` is the index of the first character.
+    ``$name`` is a hole that an option of a recipe fills. ``at`` is the index of the first character.
     """
 
     name: str
@@ -72,7 +72,7 @@ class StageNode:
 
 
 class _Reader:
-    """Walks over the text. Lives for one parse only."""
+    """Reads the text of one parse from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -166,11 +166,7 @@ class _Reader:
 
 
 def parse_part(text: str) -> PartNode:
-    """Reads one part, all of the text.
-
-    Raises:
-        SpecError: with a caret under the first wrong character.
-    """
+    """Parses the whole text as one part; a SpecError has a caret under the first wrong character."""
     reader = _Reader(text)
     part = reader.part()
     reader.end(" after a part")
@@ -178,7 +174,7 @@ def parse_part(text: str) -> PartNode:
 
 
 def parse_stages(text: str) -> tuple[StageNode, ...]:
-    """Reads a composition. Shares are in (0, 1] and sum to 1; a single stage may leave its share out.
+    """Parses a composition. Shares are in (0, 1] and sum to 1; a single stage may leave its share out.
 
     Raises:
         SpecError: with a caret under the first wrong character.

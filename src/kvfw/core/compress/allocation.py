@@ -1,4 +1,4 @@
-"""Dividing a budget over layers and heads: the default allocator, and the rules every allocator is held to."""
+"""Divides a budget over layers and heads: the default allocator, and the checks every allocator must pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class EvenSplit:
     """Every layer and head gets the same number of slots."""
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> list[Int64[Tensor, "B Hkv"]]:
-        """``total`` divided by the number of heads; the division has no remainder by construction."""
+        """``total`` divided by the number of heads; it has no remainder by construction."""
         each = total // sum(layer.kv_heads for layer in layers)
         return [each[:, None].expand(-1, layer.kv_heads).clone() for layer in layers]
 
@@ -25,23 +25,22 @@ class EvenSplit:
 def allocated(
     allocator: Allocator, each: Int64[Tensor, " B"], middle: Int64[Tensor, " B"], kv_heads: Mapping[int, int]
 ) -> dict[int, Int64[Tensor, "B Hkv"]]:
-    """Budgets by layer, as the allocator divides them.
+    """The allocator's budgets by layer, checked.
 
     Args:
-        allocator: who divides.
-        each: slots that a head of each row gets on average, at most ``middle``.
-        middle: the most slots that each row can use in one head.
-        kv_heads: number of KV heads by index of the layer in the model.
+        allocator: divides the total.
+        each: average slots per head of each row, at most ``middle``.
+        middle: the most slots each row can use in one head.
+        kv_heads: number of KV heads by layer index.
 
     Raises:
-        RunError: the allocator failed, or broke a rule of :class:`kvfw.core.contracts.parts.Allocator`.
+        RunError: the allocator failed or broke a rule of :class:`kvfw.core.contracts.parts.Allocator`.
     """
     who = f"allocator {type(allocator).__name__}"
     total = each * sum(kv_heads.values())
+    layers = [LayerView(index, heads, middle.clone()) for index, heads in kv_heads.items()]
     with blamed(who):
-        given: object = allocator.allocate(
-            total.clone(), [LayerView(index, heads, middle.clone()) for index, heads in kv_heads.items()]
-        )
+        given: object = allocator.allocate(total.clone(), layers)
     if not isinstance(given, Sequence) or len(given) != len(kv_heads):
         said = f"{len(given)} entries" if isinstance(given, Sequence) else type(given).__name__
         raise RunError(f"{who} returned {said}; a sequence of {len(kv_heads)} tensors is expected, one per layer")

@@ -1,4 +1,4 @@
-"""A composition bound to its options: an immutable map from an observation and a budget to a smaller state."""
+"""The compressor: an immutable map from an observation and a budget to a smaller state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +26,9 @@ class Compressor:
     """Compresses one layer's cache.
 
     Args:
-        composition: what to do with the middle.
+        composition: how to compress the middle.
         amount: how much of the middle to keep.
-        sinks, recent: first and last tokens of the prompt that are always kept.
+        sinks, recent: number of first and last tokens of the prompt that are always kept.
     """
 
     composition: Composition
@@ -38,17 +38,17 @@ class Compressor:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The composition's stages in the order they run."""
+        """The composition's stages, in the order they run."""
         return tuple(cast(Stage, each.stage) for each in self.composition.stages)
 
     @property
     def needs(self) -> Needs:
-        """What must be observed for all stages."""
+        """Everything the stages need observed."""
         return reduce(Needs.__or__, (stage.needs for stage in self.stages), Needs())
 
     @property
     def moves_positions(self) -> bool:
-        """Whether kept tokens end up rotated to other positions than in the prompt."""
+        """Whether kept keys are re-rotated, away from their positions in the prompt."""
         return any(stage.moves_positions for stage in self.stages)
 
     def middle(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
@@ -64,12 +64,12 @@ class Compressor:
         return self._each(self.amount.middle_slots, lengths)
 
     def standing_slots(self, lengths: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-        """Slots per KV head for the middle that compression while decoding goes down to, whatever is added.
+        """Slots per KV head that compression while decoding brings the middle down to, however much is appended.
 
-        ``slots=`` counts as said; ``ratio=`` and ``keep=`` mean the part of the prompt's own middle that they are.
+        ``slots=`` is used as given; ``ratio=`` and ``keep=`` refer to the prompt's own middle.
 
         Raises:
-            BudgetError: there is no such slot.
+            BudgetError: that leaves no slot.
         """
         return self._each(self.amount.standing_slots, lengths)
 
@@ -78,45 +78,37 @@ class Compressor:
         return torch.tensor(counts, dtype=torch.int64, device=lengths.device)
 
     def compress(self, obs: Observation, budget: Int64[Tensor, "B Hkv"], scores: "Scores | None" = None) -> KVState:
-        """Exactly the protected tokens plus ``budget`` slots per row and head, fewer only where tokens are fewer.
+        """Compresses one layer to its protected tokens plus exactly ``budget`` slots (fewer only if tokens are fewer).
 
-        Pure: the result depends on nothing but the observation and the budget. Stages run in order, each seeing only
-        what earlier ones left. A stage whose slots reach its tokens passes them bit for bit and calls no part; one
+        Pure: the result depends only on the observation and the budget. Stages run in order, each on the tokens earlier
+        ones left. A stage with at least as many slots as tokens passes them through bit for bit and calls no part; one
         whose share rounds to 0 slots does nothing.
 
         Args:
             obs: the layer.
             budget: slots for the middle.
-            scores: what scorers said of this very observation so far; it is used and added to, so that compositions of
-                one prompt share it. A new one by default.
+            scores: cache of scores of this same observation, read and extended; pass it to share scores between
+                compositions of one prompt. A new one by default.
 
         Raises:
-            RunError: a part returned something its contract does not allow, or keys or values are not finite.
-            ValueError: ``scores`` are of another observation than the one to be compressed.
+            RunError: a part broke its contract, or keys or values are not finite.
+            ValueError: ``scores`` belong to another observation.
         """
         return self.compress_layers([LayerWork(obs, budget, scores)])[0]
 
     def compress_layers(self, layers: Sequence["LayerWork"]) -> list[KVState]:
-        """:meth:`compress` of several layers, the same to the bit, in less time: what is merged is merged together.
+        """:meth:`compress` for several layers: same bits, same errors, faster, because their merges run as one batch.
 
-        What is to be merged of all of them is held at once.
-
-        Raises:
-            RunError, ValueError: as :meth:`compress`.
+        The slots to merge of all layers are held in memory at once.
         """
         plans = [self._planned(layer) for layer in layers]
-        return [
-            self._finished(arranged.state(plan.obs.state), plan)
-            for plan, arranged in zip(plans, _arranged(plans), strict=True)
-        ]
+        pairs = zip(plans, _arranged(plans), strict=True)
+        return [self._finished(arranged.state(plan.obs.state), plan) for plan, arranged in pairs]
 
     def compress_with_sums(
         self, obs: Observation, budget: Int64[Tensor, "B Hkv"]
     ) -> tuple[KVState, dict[int, Float32[Tensor, "B Hkv K"]]]:
-        """The same, and the observation's column sums as those of the slots that are left.
-
-        See :meth:`kvfw.core.compress.arrangement.Arrangement.carried`.
-        """
+        """:meth:`compress`, and the column sums carried over to the new slots; see ``Arrangement.carried``."""
         plan = self._planned(LayerWork(obs, budget))
         (arranged,) = _arranged([plan])
         return self._finished(arranged.state(obs.state), plan), arranged.carried(obs.state, obs.column_sums)
@@ -127,7 +119,7 @@ class Compressor:
         return state
 
     def _planned(self, layer: "LayerWork") -> "_LayerPlan":
-        """What each stage does with what earlier ones left."""
+        """Runs the stages, each on the tokens earlier ones left."""
         obs, shares = layer.obs, self._stage_budgets(layer.budget)
         known = Scores(obs) if layer.scores is None else layer.scores
         if known.obs is not obs:
@@ -162,7 +154,7 @@ class Compressor:
         return _LayerPlan(obs, shares, kept, tuple(merged))
 
     def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
-        """Every head's budget divided over the stages by their shares, exactly."""
+        """Every head's budget, divided exactly over the stages by their shares."""
         shares = tuple(stage.share for stage in self.composition.stages)
         parts = [divide(int(total), shares) for total in budget.flatten().tolist()]
         table = torch.tensor(parts, dtype=torch.int64, device=budget.device)
@@ -171,7 +163,7 @@ class Compressor:
 
 @dataclass(frozen=True)
 class LayerWork:
-    """A layer to be compressed; see :meth:`Compressor.compress`."""
+    """A layer to compress; see :meth:`Compressor.compress`."""
 
     obs: Observation
     budget: Int64[Tensor, "B Hkv"]
@@ -180,7 +172,7 @@ class LayerWork:
 
 @dataclass(frozen=True)
 class _LayerPlan:
-    """What is to become of a layer: an :class:`Arrangement` whose new slots may still have to be merged."""
+    """The plan for a layer: an :class:`Arrangement` whose new slots may still have to be merged."""
 
     obs: Observation
     shares: list[Int64[Tensor, "B Hkv"]]
@@ -189,20 +181,16 @@ class _LayerPlan:
 
 
 def _arranged(plans: Sequence[_LayerPlan]) -> list[Arrangement]:
-    """The plans with everything merged that they leave to be merged."""
+    """Runs all pending merges of the plans."""
     new = iter(merge_together([it for plan in plans for it, _ in plan.merged if isinstance(it, Merging)]))
-    return [
-        Arrangement(
-            plan.kept, tuple((next(new) if isinstance(it, Merging) else it, taken) for it, taken in plan.merged)
-        )
-        for plan in plans
-    ]
+    merged = [tuple((next(new) if isinstance(it, Merging) else it, taken) for it, taken in p.merged) for p in plans]
+    return [Arrangement(plan.kept, pairs) for plan, pairs in zip(plans, merged, strict=True)]
 
 
 class Scores:
-    """Scores of one observation: every scorer is asked when its scores are first needed, and only once.
+    """Lazy cache of one observation's scores: each scorer runs once, when its scores are first needed.
 
-    A scorer sees only what it asked for itself, so what it says does not depend on who asks first.
+    A scorer sees only what it declared in its own needs, so its scores do not depend on which part asks first.
     """
 
     def __init__(self, obs: Observation) -> None:
@@ -211,35 +199,31 @@ class Scores:
         self._finite = False
 
     def check_finite(self) -> None:
-        """As :func:`check_finite`, of this observation, once."""
+        """Runs :func:`check_finite` on this observation, once."""
         if not self._finite:
             check_finite(self.obs)
             self._finite = True
 
     def of(self, scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
-        """The scorer's scores.
-
-        Raises:
-            RunError: as :func:`checked_scores`.
-        """
+        """The scorer's scores, checked by :func:`checked_scores`."""
         if scorer not in self._known:
             self._known[scorer] = checked_scores(scorer, replace(self.obs, score_of=self.of))
-        # A copy: what one composition's selector does to its scores is no other's business.
+        # A copy, so that a selector that changes its scores in place cannot affect another composition.
         return self._known[scorer].clone()
 
     def shown(self, needs: Needs) -> Observation:
-        """What a stage of such needs sees; the scores it asks for are these."""
+        """The observation as a stage with these needs sees it; it takes scores from this cache."""
         return replace(self.obs, score_of=self.of).narrowed(needs)
 
 
 def check_finite(obs: Observation) -> None:
-    """Refuses keys and values that mean nothing: whatever was kept of them would look like a result.
+    """Rejects keys and values that are NaN or infinite: compressed, they would still look like a result.
 
     Raises:
-        RunError: a key or a value of the layer is NaN or infinite.
+        RunError: a key or a value of a real token is NaN or infinite.
     """
     for name, part in (("keys", obs.state.keys), ("values", obs.state.values)):
-        # One pass without a copy; NaN and infinity survive addition. Only a sum that looks wrong is looked into.
+        # One pass without a copy: NaN and infinity survive addition. Only a suspicious sum is examined.
         if bool(part.sum(dtype=torch.float32).isfinite()):
             continue
         if bool((~part.isfinite().all(-1) & obs.state.valid).any()):
@@ -250,10 +234,10 @@ def check_finite(obs: Observation) -> None:
 
 
 def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]:
-    """Scores by what the scorer asked for only.
+    """The scorer's scores, computed only from what it declared in its needs.
 
     Raises:
-        RunError: wrong shape, or NaN for a token it has to rank.
+        RunError: wrong type or shape, or NaN for a token it has to rank.
     """
     name = type(scorer).__name__
     with blamed(f"scorer {name} in layer {obs.layer}"):
@@ -271,10 +255,6 @@ def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]
 
 
 def compressor(composition: Composition, amount: Amount, *, sinks: int, recent: int) -> Compressor:
-    """Binds a composition to its options.
-
-    Raises:
-        BudgetError: negative sinks or recent.
-    """
+    """Binds a composition to its options; negative sinks or recent raise a BudgetError."""
     check_counts(sinks, recent)
     return Compressor(composition, amount, sinks, recent)

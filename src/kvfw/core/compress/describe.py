@@ -1,10 +1,10 @@
-"""What there is to say about a part: for ``kvfw show`` and for its page in the documentation."""
+"""Describes a part, for ``kvfw show`` and for its page in the documentation."""
 
 import inspect
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -16,7 +16,7 @@ from kvfw.core.parts.spec import STAGE_KINDS, WRITTEN, Kind, PartSpec
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import RunError, SpecError
 
-if TYPE_CHECKING:  # they bring torch, which parts that are no stage may do without
+if TYPE_CHECKING:  # these import torch, which describing a task or metric does not need
     from kvfw.core.compress.stages import Stage
     from kvfw.core.state.observation import Needs
 
@@ -29,10 +29,10 @@ class OptionFacts:
 
     Args:
         key: its name.
-        default: canonical text of its default; ``"required"`` where there is none.
-        about: what it does; empty where nobody said.
-        rules: what it takes: bounds such as ``">= 1"``, or the words of a choice; empty for anything of its type.
-        part: kind of part it holds, or None for a plain value.
+        default: canonical text of its default; ``"required"`` if it has none.
+        about: its description; may be empty.
+        rules: allowed values: bounds such as ``">= 1"``, or the choices; empty if any value of its type will do.
+        part: kind of part it holds; None for a plain value.
     """
 
     key: str
@@ -56,8 +56,8 @@ class PartFacts:
         doc: docstring of its class: formula, source, deviations. Empty for models.
         recipe: composition text a method stands for, else None.
         options: in declared order.
-        needs: what has to be observed for it, one phrase each; None where the question makes no sense.
-        usage: how to ask for it: composition texts, or arguments of ``kvfw eval``.
+        needs: what has to be observed for it, one phrase each; None for a part that is no stage.
+        usage: how to use it: composition texts, or arguments of ``kvfw eval``.
         notes: further facts by name.
     """
 
@@ -71,11 +71,7 @@ class PartFacts:
 
 
 def describe(spec: PartSpec, registry: Registry | None = None) -> PartFacts:
-    """Imports a part and collects what there is to say.
-
-    Raises:
-        RequestError: the part cannot be imported.
-    """
+    """Imports a part and collects its facts; raises RequestError if it cannot be imported."""
     if spec.kind is Kind.MODEL:
         usage = (f"--model {spec.name}",) if spec.facts.get("kind") != "encoder" else ()
         return PartFacts(spec, usage=usage, notes=tuple(spec.facts.items()))
@@ -95,38 +91,25 @@ def describe(spec: PartSpec, registry: Registry | None = None) -> PartFacts:
 def _option(key: str, info: FieldInfo) -> OptionFacts:
     mark = part_option(info)
     rules = [f"{sign} {getattr(m, name)}" for m in info.metadata for name, sign in _BOUNDS.items() if hasattr(m, name)]
-    if choices := _choices(info.annotation):
-        rules.append(" or ".join(choices))
+    if get_origin(info.annotation) is Literal:
+        rules.append(" or ".join(map(value_text, get_args(info.annotation))))
     return OptionFacts(key, default_text(info), info.description or "", tuple(rules), mark.kind if mark else None)
 
 
-def _choices(annotation: Any) -> tuple[str, ...]:
-    """The words a ``Literal`` allows; none for any other type."""
-    return tuple(value_text(value) for value in get_args(annotation)) if get_origin(annotation) is Literal else ()
-
-
 def _usage(spec: PartSpec, options: tuple[OptionFacts, ...]) -> tuple[str, ...]:
-    """The shortest text that uses the part, and the same with every option spelt out."""
-    least = [f"{option.key}={_EXAMPLES[option.part]}" for option in options if option.default == "required"]
-    texts = [_written(spec.name, least)]
-    if options:
-        texts.append(_written(spec.name, [f"{o.key}={_spelt_out(o)}" for o in options]))
+    """The shortest text that uses the part, and the same text with every option spelt out."""
+    written = {o.key: _EXAMPLES[o.part] if o.default == "required" else o.default for o in options}
+    least = [f"{o.key}={written[o.key]}" for o in options if o.default == "required"]
+    every = [f"{key}={value}" for key, value in written.items()]
+    texts = [f"{spec.name}({','.join(given)})" if given else spec.name for given in (least, every)]
     around = WRITTEN.get(spec.kind, "{}")
     for kind, name in _EXAMPLES.items():
         around = around.replace(f"{kind}=...", f"{kind}={name}")
     return tuple(dict.fromkeys(around.format(text) for text in texts)) if spec.kind is not Kind.METRIC else ()
 
 
-#: Stands for a part that an example has to name.
+#: The part an example names for a required option of each kind; ``1`` for a plain value.
 _EXAMPLES = {Kind.SCORER: "snapkv", Kind.SELECTOR: "topk", Kind.MERGER: "ewmeans", Kind.SPACE: "pre", None: "1"}
-
-
-def _spelt_out(option: OptionFacts) -> str:
-    return option.default if option.default != "required" else _EXAMPLES[option.part]
-
-
-def _written(name: str, options: list[str]) -> str:
-    return f"{name}({','.join(options)})" if options else name
 
 
 def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
@@ -136,14 +119,14 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
         stages = parse(spec.name, registry).stages
         needs = reduce(or_, (cast("Stage", each.stage).needs for each in stages))
     except SpecError:
-        return None  # a generic form has required options, so it needs nothing by itself
+        return None  # a generic form has required options, so its needs are not known yet
     except RunError as error:
         return (f"cannot be told: {error}",)
     return needs_lines(needs)
 
 
 def needs_lines(needs: "Needs") -> tuple[str, ...]:
-    """What has to be observed, one phrase each."""
+    """The needs in words, one phrase each."""
     lines = [f"the last {needs.queries} queries"] if needs.queries else []
     for distance in sorted(needs.column_sums):
         where = f" from at least {distance} tokens away" if distance else ""

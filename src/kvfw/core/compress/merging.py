@@ -1,4 +1,4 @@
-"""Merging slots in a space, those of several layers at once."""
+"""Merges slots in a space, several layers at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,22 +14,15 @@ from kvfw.core.state.slots import rows, stack
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
 
-#: How far, of the mass that went in, that of new slots may be off: masses may be divided, and float32 rounds.
+#: Relative tolerance on the mass of new slots: masses may be divided, and float32 rounds.
 MASS_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Merging:
-    """Slots to be merged.
+    """Slots to be merged: ``tokens`` as cached, their ``weights``, and the ``budget`` of new slots.
 
-    Args:
-        tokens: the slots, as the cache has them.
-        weights: how much each counts.
-        budget: number of new slots.
-        merger, space: how and where to merge.
-        rope: how the keys are rotated.
-        log_mass: whether new slots get ``log mass`` as their attention bias.
-        layer: index of the layer.
+    With ``log_mass`` new slots get ``log mass`` as their attention bias. ``layer`` is the layer's index.
     """
 
     tokens: KVState
@@ -43,14 +36,13 @@ class Merging:
 
 
 def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
-    """The new slots of each.
+    """The new slots of each merging.
 
-    Neighbours that differ in nothing but their numbers are merged as one batch: merging is made of many small
-    operations, which cost the same for few rows and many. A merger or a space that does not promise that a row comes
-    out bit for bit the same beside others (``rows_apart``) sees one layer at a time.
+    Neighbours with the same parts, shapes and rotation are merged as one batch, because a merge consists of many small
+    operations whose cost barely depends on the number of rows. Only parts that declare ``rows_apart`` are batched.
 
     Raises:
-        RunError: a merger returned another number of slots than its budget, or lost or invented tokens.
+        RunError: a merger missed its budget, or lost or invented tokens.
     """
     groups = list[list[Merging]]()
     for merging in mergings:
@@ -62,7 +54,7 @@ def merge_together(mergings: Sequence[Merging]) -> list[KVState]:
 
 
 def _alike(first: Merging, other: Merging) -> bool:
-    """Whether the two can be rows of one batch."""
+    """Whether the two can be merged in one batch."""
     same = (first.merger, first.space, first.log_mass) == (other.merger, other.space, other.log_mass)
     apart = first.merger.rows_apart and first.space.rows_apart
     return same and apart and _form(first.tokens) == _form(other.tokens) and alike(first.rope, other.rope)
@@ -90,11 +82,7 @@ def _split(merged: KVState, group: list[Merging]) -> list[KVState]:
 
 
 def _merged(group: list[Merging]) -> KVState:
-    """Merges in a space and comes back in the stored dtype; untouched slots come back bit for bit.
-
-    Raises:
-        RunError: the merger returned another number of slots than its budget, or lost or invented tokens.
-    """
+    """Merges in a space and converts back to the stored dtype; untouched slots come back bit for bit."""
     whole = _stacked(group)
     tokens, merger, space, rope = whole.tokens, whole.merger, whole.space, whole.rope
     layers = " and ".join(str(merging.layer) for merging in group)
@@ -127,10 +115,8 @@ def _merged(group: list[Merging]) -> KVState:
 def check_mass(
     mass: Float32[Tensor, "B Hkv"], given: Float32[Tensor, "B Hkv"], loses: bool, who: str, layer: int
 ) -> None:
-    """Refuses new slots that stand for more or fewer tokens than went into them; where ``loses``, for more only.
-
-    Raises:
-        RunError: naming ``who``.
+    """Raises a RunError that names ``who`` if new slots stand for more tokens than went in or, unless it ``loses``
+    mass, for fewer.
     """
     off, slack = mass - given, MASS_TOLERANCE * given
     if mass.shape == given.shape and bool(((off <= slack) & (loses | (off >= -slack))).all()):
@@ -142,15 +128,15 @@ def check_mass(
 
 
 def match_untouched(before: KVState, after: KVState) -> tuple[Int64[Tensor, "B Hkv K"], Bool[Tensor, "B Hkv K"]]:
-    """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are the same.
+    """For every slot of ``after``, the slot of ``before`` at its position, and whether the two are identical.
 
-    Positions ascend per head, so the candidate is found by binary search.
+    Positions ascend per head, so candidates are found by binary search.
     """
     source = torch.searchsorted(before.positions.contiguous(), after.positions.contiguous())
     source = source.clamp(max=before.width - 1)
     same = after.valid & (before.mass.gather(-1, source) == after.mass)
     same &= before.positions.gather(-1, source) == after.positions
-    # Few slots come this far, and looking at all their numbers is most of the work.
+    # Few slots get this far; comparing keys and values only for them saves most of the work.
     row, head, slot = same.nonzero(as_tuple=True)
     at = row, head, source[row, head, slot]
     for old, new in ((before.keys, after.keys), (before.values, after.values)):

@@ -1,4 +1,4 @@
-"""The two generic stage forms every method is a recipe of."""
+"""The two generic stage forms, which every method is built from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,9 +29,8 @@ class Outcome:
 
     Args:
         kept: slots of the prompt to keep exactly.
-        merged: new slots; or slots yet to be merged into new ones, which is then done for several layers at once; or
-            None.
-        merged_from: slots that the new ones stand for, none of them kept; all that are left by default.
+        merged: new slots, or a pending merge (pending merges of several layers run as one batch), or None.
+        merged_from: slots the new ones stand for, none of them kept; by default all that are left.
     """
 
     kept: Bool[Tensor, "B Hkv N"]
@@ -48,40 +47,32 @@ class Stage(Protocol):
 
     @property
     def moves_positions(self) -> bool:
-        """Whether kept tokens end up rotated to other positions than in the prompt."""
-        ...
+        """Whether kept keys are re-rotated, away from their positions in the prompt."""
 
     @property
     def needs(self) -> Needs:
-        """What its scorer must be shown."""
-        ...
+        """What must be observed for its scorer."""
 
     def run(
-        self,
-        obs: Observation,
-        score_of: ScoreOf,
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, obs: Observation, score_of: ScoreOf, budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Outcome:
-        """Turns the eligible slots into exactly ``budget`` per head (less than are eligible in every head, or 0).
+        """Turns the eligible slots of each head into exactly ``budget``, which is 0 or less than the eligible count.
 
-        Slots kept and slots merged count alike. ``obs`` shows what the stage needs and no more; ``score_of`` is its
+        Kept and merged slots both count. ``obs`` shows only what the stage needs; ``score_of`` is its
         :meth:`kvfw.core.state.observation.Observation.score`.
         """
-        ...
 
     def finish(self, state: KVState, rope: Rope | None, active: Bool[Tensor, "B Hkv"]) -> KVState:
-        """A last change to the compressed cache, after all stages ran.
+        """A last change to the compressed cache after all stages ran; heads that are not ``active`` must not change.
 
-        ``active``: heads in which the stage has slots; the others must stay as they are.
+        ``active`` marks the heads in which the stage has slots.
         """
-        ...
 
 
 class Select(StageForm):
     """Keeps the tokens a selector chooses by a scorer's scores: ``select(scorer=...,selector=topk)``.
 
-    With ``positions=cache`` the finished cache is rotated as if its slots were consecutive tokens that end where the
+    With ``positions=cache`` the finished cache is re-rotated as if its slots were consecutive tokens ending where the
     prompt ends: of N slots after L tokens, slot i moves to position ``L - N + i``.
     """
 
@@ -102,11 +93,7 @@ class Select(StageForm):
         return needs_of(self.scorer)
 
     def run(
-        self,
-        obs: Observation,
-        score_of: ScoreOf,
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, obs: Observation, score_of: ScoreOf, budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Outcome:
         """See :class:`Stage`."""
         scores, who = score_of(self.scorer), f"selector {type(self.selector).__name__}"
@@ -121,12 +108,12 @@ class Select(StageForm):
 
 
 class Merge(StageForm):
-    """Merges all that is left: ``merge(merger=...,space=post,weight=snapkv,bias=none)``.
+    """Merges all slots that are left: ``merge(merger=...,space=post,weight=snapkv,bias=none)``.
 
-    Slots that come out of the merger as they went in keep their stored key, value and position bit for bit, so a
-    cluster of one token costs no precision; their bias stays, too. With ``bias=log`` a new slot's attention logit gets
-    ``log mass``: merging tokens equal in key and value is then exact. With ``bias=none`` it gets the bias that its
-    merger gives it: a slot merged from slots of equal bias has that bias.
+    Slots the merger leaves unchanged keep their stored key, value, position and bias bit for bit, so a cluster of one
+    token costs no precision. With ``bias=log`` ``log mass`` is added to a new slot's attention logit: merging tokens
+    with equal keys and values is then exact. With ``bias=none`` it gets the bias its merger gives it; merging slots of
+    equal bias keeps that bias.
     """
 
     consumes_rest: ClassVar[bool] = True
@@ -149,11 +136,7 @@ class Merge(StageForm):
         return needs_of(self.weight)
 
     def run(
-        self,
-        obs: Observation,
-        score_of: ScoreOf,
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, obs: Observation, score_of: ScoreOf, budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Outcome:
         """See :class:`Stage`."""
         tokens = take(obs.state, eligible)
@@ -172,27 +155,19 @@ class Merge(StageForm):
 
 
 def check_kept(kept: object, eligible: Bool[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], who: str) -> None:
-    """Refuses a selection that is no mask of the slots, goes outside what is eligible, or misses the budget.
-
-    Raises:
-        RunError: naming ``who``.
-    """
+    """Raises a RunError that names ``who`` unless ``kept`` is a mask of exactly ``budget`` eligible slots per head."""
     counts = _mask(kept, eligible, who, "kept").sum(-1)
     if not torch.equal(counts, budget):
         raise RunError(f"{who} kept {counts.tolist()} tokens where {budget.tolist()} were asked for")
 
 
 def check_outcome(
-    outcome: object,
-    stage: Stage,
-    obs: Observation,
-    budget: Int64[Tensor, "B Hkv"],
-    eligible: Bool[Tensor, "B Hkv N"],
+    outcome: object, stage: Stage, obs: Observation, budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
 ) -> Outcome:
-    """A stage's outcome, with ``merged_from`` filled in.
+    """The stage's outcome, checked, with ``merged_from`` filled in.
 
     Raises:
-        RunError: it uses other slots than it may, another number of slots than its budget, or loses or invents tokens.
+        RunError: it uses slots it may not use, misses its budget, or loses or invents tokens.
     """
     who = f"stage {type(stage).__name__}"
     if not isinstance(outcome, Outcome) or not isinstance(outcome.merged, KVState | Merging | None):
@@ -231,15 +206,12 @@ def _mask(kept: object, eligible: Bool[Tensor, "B Hkv N"], who: str, did: str) -
 def take_scores(
     scores: Float[Tensor, "B Hkv N"], chosen: Bool[Tensor, "B Hkv N"], width: int
 ) -> Float[Tensor, "B Hkv K"]:
-    """Scores of the chosen slots, laid out as :func:`kvfw.core.state.slots.take` lays out the slots."""
+    """Scores of the chosen slots, in the layout of :func:`kvfw.core.state.slots.take`."""
     return scores.gather(-1, chosen_slots(chosen, width))
 
 
 def closed_up(state: KVState, rope: Rope, active: Bool[Tensor, "B Hkv"]) -> KVState:
-    """The slots of active heads re-rotated to consecutive positions that end at the last one.
-
-    Slots that stay put keep their bits.
-    """
+    """Re-rotates the slots of active heads to consecutive positions up to the last; unmoved slots keep their bits."""
     last = state.positions.max(dim=-1, keepdim=True).values
     steps = torch.arange(1 - state.width, 1, device=last.device, dtype=last.dtype)
     positions = torch.where(state.valid & active[..., None], last + steps, state.positions)

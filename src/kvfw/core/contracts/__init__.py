@@ -1,1 +1,1 @@
-"""What parts, tasks, metrics and records promise each other."""
+"""The interfaces of parts, tasks, metrics and records."""

@@ -1,4 +1,4 @@
-"""Whose fault it is when a part raises."""
+"""Attributes an exception to the part that raised it."""
 
 import traceback
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from kvfw.errors import KvfwError, RunError
 
 @contextmanager
 def blamed(who: str) -> Iterator[None]:
-    """Whatever a part raises in the block, also where it exits, becomes one error that names it and the line.
+    """Turns whatever a part raises in the block, SystemExit included, into one error that names the part and the line.
 
     Raises:
         RunError: with the exception's type and message; the exception itself is its cause.
@@ -29,11 +29,7 @@ def blamed(who: str) -> Iterator[None]:
 
 
 def needs_of(scorer: Scorer) -> Needs:
-    """What a scorer asks for.
-
-    Raises:
-        RunError: it fails, or answers something else.
-    """
+    """The scorer's needs; a RunError if the property fails or is no :class:`Needs`."""
     who = f"scorer {type(scorer).__name__}"
     with blamed(f"`needs` of {who}"):
         needs: object = scorer.needs

@@ -1,4 +1,4 @@
-"""Metrics: what one may look at, and what it answers. No torch at import."""
+"""Metrics: what they may look at, and what they return. No torch at import."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Missing:
-    """A value that could not be measured.
-
-    Args:
-        reason: why, in a few words; shown under tables.
-    """
+    """A value that could not be measured; ``reason`` says why in a few words and is shown under tables."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A value together with the vector it was computed from, which is stored for derived metrics.
+    """A trial's value and the vector it was computed from, stored under the metric's name for derived metrics.
 
-    Args:
-        value: the trial's value.
-        vector: kept in the record under the metric's name, as float32.
+    The record keeps the vector as float32.
     """
 
     value: float
@@ -42,39 +36,30 @@ Value = float | Missing | Measured
 
 @dataclass(frozen=True)
 class Response:
-    """What a model wrote.
-
-    Args:
-        tokens: ids, the end token included where one was reached.
-        text: decoded, special tokens left out.
-    """
+    """What a model wrote: token ids, with the end token if it was reached, and text without special tokens."""
 
     tokens: tuple[int, ...]
     text: str
 
 
 class Engine(Protocol):
-    """Runs models for metrics, over a fresh copy of one trial's cache, only when asked and once per question."""
+    """Runs models for metrics over a fresh copy of one trial's cache, lazily and once per question."""
 
     def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Negative log-likelihoods (nats) of a continuation's tokens, teacher-forced over the cache.
 
-        Tokens 2...T in question-aware runs: token 1 comes from the prompt's uncompressed logits. All of them in
-        question-agnostic runs. Empty where there is none.
+        Tokens 2...T in question-aware runs (token 1 comes from the prompt's uncompressed logits), all in
+        question-agnostic runs; empty if there are none.
         """
-        ...
 
     def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Mean over the inputs y1...y(T-1) of the hidden states after the final norm; empty for one token."""
-        ...
 
     def similarity(self, text: str, other: str) -> "float | Missing":
         """Cosine of the sentence embeddings of two texts."""
-        ...
 
     def tokens_per_second(self) -> float:
         """Decode speed at batch 1: 16 steps after 2 warm-up steps."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,11 +67,11 @@ class Evidence:
     """All that a metric may look at for one trial.
 
     Args:
-        sample, turn: what was asked.
+        sample, turn: the question and its context.
         response: what the model wrote over the compressed cache.
         reference: what it wrote over the full cache.
         states: the compressed slots by layer, before decoding; sliding-window layers are left out.
-        positions_kept: whether exact slots still stand at their tokens' positions in the prompt.
+        positions_kept: whether exact slots are still at their tokens' positions in the prompt.
         kv_bytes: bytes of keys and values of the prompt's cache, all layers.
         overhead_bytes: bytes of positions, masses and biases.
         timed: whether speed is measured in this trial.
@@ -115,13 +100,12 @@ class Metric(Protocol):
 
     def measure(self, evidence: Evidence) -> Value:
         """The value, or why there is none."""
-        ...
 
 
 class MetricPart(Part):
     """Base of metrics: subclasses set ``info`` and write ``measure``."""
 
-    if TYPE_CHECKING:  # only so can a type checker tell who forgot it; a run leaves such a metric out by name
+    if TYPE_CHECKING:  # so that a type checker notices a missing info; at run time such a metric is left out by name
 
         @property
         @abstractmethod
@@ -139,4 +123,3 @@ class DerivedMetric(Protocol):
 
     def derive(self, records: Sequence[TrialRecord]) -> Mapping[TrialKey, float | Missing]:
         """The value of every trial, or why there is none."""
-        ...

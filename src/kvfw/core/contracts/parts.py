@@ -1,4 +1,4 @@
-"""The contracts of parts. Any object with these methods is one; inheriting from :class:`kvfw.Part` gives options."""
+"""The protocols of parts. Any object with these methods will do; inheriting from :class:`kvfw.Part` gives options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,9 @@ class Scorer(Protocol):
     @property
     def needs(self) -> Needs:
         """What must be observed for :meth:`score`."""
-        ...
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Scores of all slots; those of protected and empty slots are ignored. No NaN."""
-        ...
 
 
 @runtime_checkable
@@ -31,13 +29,9 @@ class Selector(Protocol):
     """Turns scores and a budget into the tokens to keep exactly."""
 
     def select(
-        self,
-        scores: Float[Tensor, "B Hkv N"],
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Bool[Tensor, "B Hkv N"]:
-        """Exactly ``budget`` eligible slots of every head (never asked for more than are eligible)."""
-        ...
+        """A mask of exactly ``budget`` eligible slots per head; no head has fewer eligible slots than its budget."""
 
 
 @runtime_checkable
@@ -49,29 +43,25 @@ class Merger(Protocol):
     """See :class:`kvfw.core.parts.part.Part`."""
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
-        """At most N slots into exactly ``budget`` per head, ordered by position, masses added up to 1 part in 10 000.
+        """Merges each head's slots into exactly ``budget``, ordered by position; masses add up to 1 part in 10 000.
 
-        ``budget`` is less than the number of valid slots of a head, or 0 where the head has none. ``state`` has
-        keys and values in float32; ``weights`` are not negative, 0 for empty slots. Slots of equal bias become slots of
-        that bias.
+        ``budget`` is less than the head's number of valid slots, or 0 if it has none. ``state`` has keys and values in
+        float32; ``weights`` are not negative, 0 for empty slots. Merging slots of equal bias must keep that bias.
         """
-        ...
 
 
 @runtime_checkable
 class Space(Protocol):
-    """A transform of keys, and back, in which merging happens."""
+    """An invertible transform of keys; merging happens on the transformed keys."""
 
     rows_apart: ClassVar[bool]
     """See :class:`kvfw.core.parts.part.Part`."""
 
     def forward(self, state: KVState, rope: Rope | None) -> KVState:
-        """The state with its keys in this space. Positions, values, masses and biases stay."""
-        ...
+        """The state with its keys in this space; positions, values, masses and biases do not change."""
 
     def inverse(self, state: KVState, rope: Rope | None) -> KVState:
         """The state with its keys as the model caches them, at the state's positions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -79,9 +69,9 @@ class LayerView:
     """A compressed layer, as an allocator sees it.
 
     Args:
-        index: of the layer in the model; layers with a sliding window leave gaps.
+        index: layer index in the model; sliding-window layers leave gaps.
         kv_heads: number of its KV heads.
-        middle: the most slots that each row can use in one head.
+        middle: the most slots each row can use in one head.
     """
 
     index: int
@@ -94,11 +84,9 @@ class Allocator(Protocol):
     """Divides a total budget over layers and heads."""
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> Sequence[Int64[Tensor, "B Hkv"]]:
-        """Slots for the middle of every row, per compressed layer and KV head: 0 to ``middle``, in sum ``total``.
+        """Slots for the middle of every row, per layer and KV head: 0 to ``middle``, in sum ``total``.
 
         Args:
-            total: slots of each row over all layers and heads. A short row has a total of its own, of at most
-                ``middle`` for every head, so it can always be met.
+            total: slots of each row over all layers and heads, at most its ``middle`` per head, so always feasible.
             layers: the compressed layers, in order.
         """
-        ...

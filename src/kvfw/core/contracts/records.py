@@ -1,7 +1,7 @@
-"""What is kept of one trial, and what is known about a metric.
+"""The record of one trial, and the description of a metric.
 
-A trial is one prompt answered once through one composition at one amount of compression. Its record is the
-only thing written while an experiment runs; every table is computed from records.
+A trial is one prompt answered once with one composition at one amount of compression. Records are the only thing
+written while an experiment runs; every table is computed from them.
 """
 
 import base64
@@ -20,11 +20,11 @@ FULL = BASELINE
 """The composition text of the uncompressed baseline."""
 
 Facet = int | float | str
-"""A number or a word to plot and to tabulate by."""
+"""A number or a word to plot and tabulate by."""
 
 
 def _encodable(text: str) -> str:
-    """Refuse half of a surrogate pair here, rather than fail when the record is written."""
+    """Rejects half of a surrogate pair here rather than when the record is written."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -43,28 +43,27 @@ class Frozen(BaseModel):
 
 
 class RowKey(NamedTuple):
-    """What makes one row of a results table."""
+    """Identifies a row of a results table."""
 
     compose: str
     amount: str
 
 
 class PromptKey(NamedTuple):
-    """What decides a prompt; trials of different compositions share it."""
+    """Identifies a prompt, which trials of different compositions share."""
 
     sample: str
     turn: int
 
 
 class TrialKey(Frozen):
-    """Names one trial of an experiment. Hashable.
+    """Identifies one trial of an experiment. Hashable.
 
     Attributes:
         compose: canonical composition text, or ``"full"``.
-        amount: how much compression was asked for, as asked: ``"ratio=4"``, ``"keep=1/4"``, ``"slots=256"``;
-            ``"ratio=1"`` for ``full``.
+        amount: the amount as requested: ``"ratio=4"``, ``"keep=1/4"``, ``"slots=256"``; ``"ratio=1"`` for ``full``.
         sample: id of the task's sample.
-        turn: which of the sample's questions, from 0.
+        turn: index of the sample's question, from 0.
     """
 
     compose: Text
@@ -90,21 +89,20 @@ class TrialRecord(Frozen):
 
     Attributes:
         key: which trial.
-        group: what resampling keeps together, see :class:`~kvfw.core.contracts.task.Sample`.
-        facets: the sample's facets, in the order they are shown.
-        ratio: how many times smaller the middle of the prompt becomes: as asked for a ratio or a fraction, as it comes
-            out for a number of slots. The slots really held are in ``extra``, the bytes in ``metrics``.
+        group: samples that resampling keeps together, see :class:`~kvfw.core.contracts.task.Sample`.
+        facets: the sample's facets, in display order.
+        ratio: how many times smaller the middle of the prompt becomes: as requested for a ratio or fraction, as
+            computed for a number of slots. ``extra`` has the slots actually held, ``metrics`` the bytes.
         prompt_sha256: of the prompt's token ids, 64 hex digits; equal for all compositions of one prompt.
         references: what a right response contains.
         response: what the model wrote.
-        metrics: value by name of a score or metric; None where it could not be measured.
-        reasons: for each None in ``metrics``, and for nothing else, why.
-        seconds: time spent by phase, s.
-        extra: further numbers worth keeping (``slots`` …), units in their names.
-        vectors: vectors that derived metrics need, by metric; see :func:`vector_text`.
+        metrics: values by score or metric name; None if it could not be measured.
+        reasons: why, for exactly the metrics that are None.
+        seconds: time by phase, s.
+        extra: further numbers (``slots`` …), units in their names.
+        vectors: vectors for derived metrics, by metric; see :func:`vector_text`.
 
-    Records of schema 1, in which a trial was a needle test, are read as trials with the facets ``context``, ``depth``
-    and ``seed``.
+    Records of schema 1 (needle tests) are read as trials with the facets ``context``, ``depth`` and ``seed``.
 
     Raises:
         pydantic.ValidationError: a NaN or infinity, a None without a reason, a reason without a None.
@@ -116,7 +114,7 @@ class TrialRecord(Frozen):
     facets: dict[Text, Facet] = Field(default_factory=dict)
     ratio: float | None = Field(gt=0)
     prompt_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    # A list too: reading the schema first turns a line of JSON into Python's values, where a tuple is a list.
+    # Not strict, to allow a list: JSON is parsed to Python values before the schema is read.
     references: tuple[AnyText, ...] = Field(default=(), strict=False)
     response: AnyText
     metrics: dict[Text, float | None]
@@ -141,18 +139,18 @@ class TrialRecord(Frozen):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sorts records: ``full`` first, then by row, by facets as numbers and words, by sample and turn."""
+        """Sort key: ``full`` first, then by row, facets (numbers before words), sample and turn."""
         facets = tuple((isinstance(value, str), value) for value in self.facets.values())
         return self.key.compose != FULL, self.key.row, facets, self.key.sample, self.key.turn
 
 
 def stratum_of(group: str) -> str:
-    """What a group is drawn within: ``"1024/0"`` within ``"1024"``; a group without a slash within all."""
+    """The stratum a group is resampled in: ``"1024"`` for ``"1024/0"``; empty (all groups) without a slash."""
     return group.rpartition("/")[0]
 
 
 def schema_2(data: dict[str, Any]) -> dict[str, Any]:
-    """A record of schema 1 as one of schema 2. What is wrong in it stays wrong, for validation to find."""
+    """Converts a record of schema 1 to schema 2; faults in it are left for validation to find."""
     new = {name: value for name, value in data.items() if name not in ("schema", "key", "answer")} | {"schema": SCHEMA}
     new["references"] = (data.get("answer"),)
     for table in ("metrics", "reasons"):
@@ -164,11 +162,8 @@ def schema_2(data: dict[str, Any]) -> dict[str, Any]:
     facets = {name: key.get(name) for name in ("context", "depth", "seed")}
     sample = "-".join(f"{value:g}" if isinstance(value, float) else str(value) for value in facets.values())
     rest = {name: value for name, value in key.items() if name not in facets}
-    return new | {
-        "key": {**rest, "sample": sample},
-        "facets": facets,
-        "group": f"{key.get('context')}/{key.get('seed')}",
-    }
+    group = f"{key.get('context')}/{key.get('seed')}"
+    return new | {"key": {**rest, "sample": sample}, "facets": facets, "group": group}
 
 
 RENAMED: Final = MappingProxyType({"needle_retained": "span_kept"})
@@ -181,11 +176,11 @@ class MetricInfo(Frozen):
     Attributes:
         name: key in ``TrialRecord.metrics``.
         title: column heading.
-        unit: ``"%"`` means stored as a fraction and shown times 100; any other text is shown as it is.
-        proportion: each trial is a hit (1) or a miss (0), so that a binomial interval applies.
+        unit: ``"%"`` means stored as a fraction and shown times 100; any other text is shown unchanged.
+        proportion: each trial is a hit (1) or a miss (0), so a binomial interval applies.
         digits: decimals shown.
-        higher_is_better: None where neither direction is better.
-        primary: of a task's scores, the one that comparisons and figures are about.
+        higher_is_better: None if neither direction is better.
+        primary: marks the one of a task's scores that comparisons and figures use.
     """
 
     name: Text
@@ -198,16 +193,12 @@ class MetricInfo(Frozen):
 
 
 def vector_text(vector: Sequence[float]) -> str:
-    """A vector as little-endian float32 in base64: a third of the length of its decimals."""
+    """A vector as little-endian float32 in base64, a third as long as its decimals."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
 
 
 def vector_of(text: str) -> tuple[float, ...]:
-    """The vector behind :func:`vector_text`.
-
-    Raises:
-        ValueError: the text is none.
-    """
+    """The vector encoded by :func:`vector_text`; other texts raise a ValueError."""
     try:
         data = base64.b64decode(text, validate=True)
         return struct.unpack(f"<{len(data) // 4}f", data)

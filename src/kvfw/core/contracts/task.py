@@ -1,10 +1,10 @@
-"""Tasks: what is asked, about which context, and how a response is scored. No torch, no transformers."""
+"""Tasks: contexts, questions about them, and the scoring of responses. No torch, no transformers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-if TYPE_CHECKING:  # pydantic would be imported with it
+if TYPE_CHECKING:  # imports pydantic
     from kvfw.core.contracts.records import Facet, MetricInfo
 
 
@@ -14,11 +14,10 @@ class Turn:
 
     Args:
         question_ids: tokens after the context, up to where the model writes: question and template.
-        begun_ids: tokens of the answer that the prompt begins for the model; empty for none.
+        begun_ids: start of the answer, given in the prompt; empty for none.
         references: what a right response contains, or is compared with.
         max_new_tokens: longest response, tokens.
-        follow_ids: a text that is fed in place of a response (teacher-forced), so that nothing is generated; empty for
-            a response of the model's own.
+        follow_ids: a text fed in place of a response (teacher-forced), so that nothing is generated; empty to generate.
     """
 
     question_ids: tuple[int, ...]
@@ -38,13 +37,13 @@ class Sample:
     """One context and the questions about it.
 
     Args:
-        id: names the sample within its task; short, of letters, digits and ``-._``.
-        group: what resampling keeps together, such as the samples that share a text. ``"1024/0"``: of several groups
-            ``1024/…`` one is drawn instead of another, never one of ``2048/…``.
-        facets: numbers or words to plot and to tabulate by, in the order they are shown; all samples have the same.
-        context_ids: the tokens that compression works on, special tokens and template before them included.
+        id: identifies the sample within its task; short, of letters, digits and ``-._``.
+        group: samples that resampling keeps together, such as those sharing a text. A group ``1024/0`` is exchanged
+            only with other groups ``1024/…``, never with ``2048/…``.
+        facets: numbers or words to plot and tabulate by, in display order; the same names in all samples.
+        context_ids: the tokens to compress, including special tokens and template before the context.
         turns: at least one.
-        spans: where in ``context_ids`` stands what a right answer needs; empty where nothing can be pointed at.
+        spans: ranges of ``context_ids`` that a right answer needs; empty if there are none to name.
     """
 
     id: str
@@ -56,7 +55,7 @@ class Sample:
 
 
 class Tokenizer(Protocol):
-    """The few methods of a tokenizer that tasks use; every tokenizer of transformers has them.
+    """The methods of a tokenizer that tasks use; every transformers tokenizer has them.
 
     ``decode`` and ``apply_chat_template`` return ``Any``: transformers declares unions over all their modes.
     """
@@ -68,7 +67,7 @@ class Tokenizer(Protocol):
         """Ids of all special tokens."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``, with or without the special tokens that the tokenizer puts around a text."""
+        """Token ids of ``text``, with or without the special tokens the tokenizer puts around it."""
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = False, **kwargs: Any) -> Any:
         """Text (``str``) of token ids."""
@@ -88,33 +87,25 @@ class Tokenizer(Protocol):
 class Task(Protocol):
     """Makes samples and scores responses. Pure: the same options give the same samples in every process.
 
-    Everything a task can vary (lengths, depths, seeds, files) is an option of it.
+    Everything a task can vary (lengths, depths, seeds, files) is one of its options.
     """
 
     scores: "ClassVar[tuple[MetricInfo, ...]]"
-    """What :meth:`score` answers, in table order; exactly one is ``primary``."""
+    """The values :meth:`score` returns, in table order; exactly one is ``primary``."""
 
     def check(self) -> None:
-        """Raises, before anything is fetched, for options that no sample can be made with, and unreadable files.
+        """Checks options and files before anything is fetched.
 
         Raises:
-            PromptError: names the value, the rule and the way out.
+            PromptError: no sample can be made; names the value, the rule and the way out.
         """
 
     def samples(self, tokenizer: Tokenizer) -> Iterable[Sample]:
-        """All samples, in the order they run. Called once per run.
-
-        Args:
-            tokenizer: the model's own.
+        """All samples for the model's tokenizer, in the order they run. Called once per run.
 
         Raises:
             PromptError: a sample cannot be made; names the value, the rule and the way out.
         """
 
     def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
-        """A value for every name in ``scores``.
-
-        Args:
-            response: what the model wrote itself, without the begun answer.
-            sample, turn: what it was asked.
-        """
+        """A value for every name in ``scores``; ``response`` is what the model wrote after the begun answer."""

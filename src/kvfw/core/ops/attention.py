@@ -1,4 +1,4 @@
-"""Attention that a few given queries pay to the slots of a state. Never more than the given rows is computed."""
+"""Attention from a few given queries to the slots of a state; no other rows are computed."""
 
 import torch
 from jaxtyping import Float, Float32
@@ -13,10 +13,7 @@ def window_attention(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
 
     ``softmax(cap(scale * Q[-w:] K^T) + bias)`` over all slots a query may see (slot position <= query position), in
     float32, with the model's own cap and sinks (see :func:`column_sums`); mean over the ``w`` real queries, then over
-    the ``g`` query heads of a KV head. Empty slots get 0.
-
-    Raises:
-        RunError: the last queries were not asked for.
+    the ``g`` query heads of a KV head. Empty slots get 0. Raises a RunError if the last queries were not declared.
     """
     queries, positions = obs.window()
     real = (positions >= 0).sum(dim=1)[:, None, None]
@@ -32,12 +29,12 @@ def pool_middle(scores: Float[Tensor, "B Hkv N"], obs: Observation, kernel: int,
 
     Args:
         scores: not negative, so that 0 is neutral for max pooling too.
-        obs: what says which slots are the middle.
-        kernel: width in tokens, odd; 1 leaves the middle's scores as they are.
+        obs: tells which slots are the middle.
+        kernel: width in tokens, odd; 1 leaves the middle's scores unchanged.
         pool: ``"avg"`` or ``"max"``.
 
     Raises:
-        ValueError: an even kernel or one below 1, or another kind of pooling.
+        ValueError: the kernel is even or below 1, or the kind of pooling is unknown.
     """
     if kernel < 1 or kernel % 2 == 0:
         raise ValueError(f"kernel={kernel}: must be odd and at least 1")

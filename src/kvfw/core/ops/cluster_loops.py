@@ -9,7 +9,7 @@ from kvfw.core.ops.compiled import Indices, Reals, machine_code
 
 @machine_code
 def add_by_cluster(values: Reals, assignment: Indices, sums: Reals) -> None:
-    """Adds every row of values ``[N, E]`` to its cluster's row of sums ``[K, E]``, in order."""
+    """Adds every row of values ``[N, E]`` to its cluster's row of sums ``[K, E]``, in token order."""
     for token in range(len(values)):
         row = values[token]
         into = sums[assignment[token]]
@@ -19,7 +19,7 @@ def add_by_cluster(values: Reals, assignment: Indices, sums: Reals) -> None:
 
 @machine_code
 def means_by_cluster(values: Reals, weights: Reals, assignment: Indices, means: Reals, limit: float) -> None:
-    """See :func:`kvfw.core.ops.cluster_means.weighted_means`; ``means`` are zeros, and written."""
+    """See :func:`kvfw.core.ops.cluster_means.weighted_means`; writes ``means``, which must start as zeros."""
     clusters = len(means)
     count = np.zeros(clusters, np.int64)
     last = np.zeros(clusters, np.int64)

@@ -1,4 +1,4 @@
-"""Sums and weighted means of the clusters of a partition, in an order that is the same in every run."""
+"""Sums and weighted means over clusters, added in the same order in every run."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -8,18 +8,18 @@ from kvfw.core.ops import cluster_loops, compiled
 
 
 def counts(assignment: Int64[Tensor, " N"], clusters: int) -> Int64[Tensor, " K"]:
-    """Number of tokens in each of ``clusters`` clusters; 0 for a cluster without tokens."""
+    """Number of tokens in each of ``clusters`` clusters."""
     return torch.bincount(assignment, minlength=clusters)
 
 
 def cluster_sums(values: Float[Tensor, "N E"], assignment: Int64[Tensor, " N"], clusters: int) -> Float[Tensor, "K E"]:
-    """Sum of the values in each cluster, added in an order that is the same in every run; 0 without tokens.
+    """Sum of the values in each cluster, added in the same order in every run; 0 for a cluster without tokens.
 
-    They are added in token order where :func:`kvfw.core.ops.compiled.serves`. Elsewhere ``index_add_`` would add
-    atomically, in no order, so there the tokens are first sorted by cluster and each cluster is reduced as a segment.
+    Compiled loops add in token order. Where they cannot run (:func:`kvfw.core.ops.compiled.serves`), ``index_add_``
+    would add atomically, in no fixed order, so tokens are sorted by cluster and each cluster is reduced as a segment.
 
     Raises:
-        ValueError: an assignment to a cluster that there is not, or not one for every token.
+        ValueError: a cluster id out of range, or not one id per token.
     """
     _check(len(values), assignment, clusters)
     if not compiled.serves(values):
@@ -34,14 +34,12 @@ def weighted_means(
 ) -> Float[Tensor, "K E"]:
     """Weighted mean of the values in each cluster: sum a v / sum a.
 
-    A cluster of one token returns that token's values bit for bit, whatever its weight. A cluster whose weights are
-    all zero returns the plain mean. A cluster without tokens has no mean: its row is NaN.
-
-    Weights are scaled within each cluster by a power of two, which changes no ratio and no rounding, so that
-    clusters of very small weights do not underflow.
+    A cluster of one token returns that token's values bit for bit, whatever its weight; one whose weights are all zero
+    returns the plain mean; one without tokens is NaN. Weights are scaled within each cluster by a power of two, which
+    changes no ratio and no rounding, so that very small weights do not underflow.
 
     Raises:
-        ValueError: an assignment to a cluster that there is not, or not one and a weight for every token.
+        ValueError: a cluster id out of range, or not one id and one weight per token.
     """
     _check(len(values), assignment, clusters)
     if len(weights) != len(values):
@@ -58,7 +56,7 @@ def weighted_means(
 
 
 def _check(tokens: int, assignment: Int64[Tensor, " ids"], clusters: int) -> None:
-    """A loop would read and write memory that is not the tensors' otherwise."""
+    """Checks ids before the loops use them: they do not check bounds, so a wrong id would corrupt memory."""
     if len(assignment) != tokens:
         raise ValueError(f"{len(assignment)} cluster ids for {tokens} tokens: every token needs one")
     if not len(assignment):
@@ -82,7 +80,7 @@ def _weighted_means(
     means = cluster_sums(a * values, assignment, clusters) / cluster_sums(a, assignment, clusters)
     alone = (counts(assignment, clusters) == 1).nonzero().squeeze(1)
     tokens = torch.arange(len(assignment), device=assignment.device)
-    # Of a cluster of several any one is written; it is not looked at.
+    # In a cluster of several tokens an arbitrary one is written, but only single-token clusters are read.
     some = assignment.new_zeros(clusters).scatter_(0, assignment, tokens)
     return means.index_copy_(0, alone, values.index_select(0, some[alone]))
 

@@ -1,4 +1,4 @@
-"""From a rule which tokens go together to merged slots: what mergers have in common."""
+"""Turns a clustering rule into merged slots: the code mergers share."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,13 +14,9 @@ from kvfw.core.state.state import KVState
 
 @dataclass(frozen=True)
 class HeadTokens:
-    """The slots one KV head of one row has to merge, in order of position; no empty ones. Or G heads with equally many.
+    """The slots to merge of one KV head of one row, or of G heads with equally many; by position, no empty slots.
 
-    Args:
-        keys, values: float32, the keys as the space of the merge has them.
-        positions, mass: as in :class:`kvfw.KVState`.
-        weights: how much each counts; not negative.
-        bias: what attention adds to each slot's logit.
+    Keys are in the space of the merge; ``weights`` are not negative; the rest is as in :class:`kvfw.KVState`.
     """
 
     keys: Float32[Tensor, "*G n Dk"]
@@ -31,12 +27,12 @@ class HeadTokens:
     bias: Float32[Tensor, "*G n"]
 
     def head(self, index: int) -> "HeadTokens":
-        """One of several heads."""
+        """The slots of one head out of G."""
         parts = (self.keys, self.values, self.positions, self.mass, self.weights, self.bias)
         return HeadTokens(*(part[index] for part in parts))
 
 
-#: Says for each of a head's tokens which of ``count`` clusters it belongs to, 0 to ``count - 1``; none may be empty.
+#: Returns each token's cluster, 0 to ``count - 1``, for one head and a ``count``; no cluster may be empty.
 ClustersOf = Callable[[HeadTokens, int], Int64[Tensor, " n"]]
 #: The same for G heads at once, which must not influence each other: ``[G, n]``.
 ClustersOfHeads = Callable[[HeadTokens, int], Int64[Tensor, "G n"]]
@@ -45,19 +41,19 @@ ClustersOfHeads = Callable[[HeadTokens, int], Int64[Tensor, "G n"]]
 def merge_clusters(
     state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], clusters_of: ClustersOf
 ) -> KVState:
-    """Every cluster's weighted mean as one slot, laid out as a merger has to return it (:class:`kvfw.Merger`).
+    """Merges every cluster into one slot, its weighted mean, in the layout a merger returns (:class:`kvfw.Merger`).
 
-    Keys, values and positions are ``sum(a x) / sum(a)``, or the plain mean where all weights ``a`` are 0; masses add
-    up; ``exp(bias)`` is averaged as values are. A cluster of one token is that token bit for bit. No head affects
-    another; ``clusters_of`` is not called for a head with a budget of 0.
+    Keys, values and positions are ``sum(a x) / sum(a)``, or the plain mean if all weights ``a`` are 0; masses add up;
+    ``exp(bias)`` is averaged as values are. A cluster of one token is that token bit for bit. Heads do not affect each
+    other; ``clusters_of`` is not called for a head with a budget of 0.
 
     Args:
         state, weights, budget: as a merger gets them.
         clusters_of: the rule, for one head at a time.
 
     Raises:
-        ValueError: the rule named a cluster that there is not, or left one without tokens, or did not name one for
-            every token; a weight that is negative or not finite.
+        ValueError: an id out of range, a cluster without tokens, or not one id per token; a weight that is negative or
+            not finite.
     """
 
     def of_heads(tokens: HeadTokens, count: int) -> Int64[Tensor, "G n"]:
@@ -74,15 +70,12 @@ def merge_heads(
     *,
     floor: float = 0.0,
 ) -> KVState:
-    """:func:`merge_clusters` with a rule for all heads at once that have equally many tokens and slots.
+    """:func:`merge_clusters` with a rule for several heads at once, which have equally many tokens and slots.
 
-    Args:
-        state, weights, budget: as a merger gets them.
-        clusters_of: the rule.
-        floor: every weight is raised by this share of its head's mean, so that no token is without a say.
+    ``floor``: every weight is raised by this share of its head's mean weight, so that no token has weight 0.
     """
     rows, heads, width = *budget.shape, int(budget.max())
-    # Slots are filled in from the right; what is left is an empty slot.
+    # Slots are filled from the right; the others stay empty.
     merged = KVState(
         keys=state.keys.new_zeros(rows, heads, width, state.keys.shape[-1]),
         values=state.values.new_zeros(rows, heads, width, state.values.shape[-1]),
@@ -105,12 +98,7 @@ def merge_heads(
 
 
 def _check(tokens: HeadTokens, assignment: Int64[Tensor, "_ _"], count: int) -> None:
-    """A cluster of another head, or one without tokens, would end in numbers that mean nothing; so would odd weights.
-
-    Raises:
-        ValueError: not one id for every token, an id outside 0 to ``count - 1``, or one that no token has; a weight
-            that is negative or not finite.
-    """
+    """Raises the ValueErrors of :func:`merge_clusters`; without it a wrong id or weight would give garbage."""
     if assignment.shape != tokens.weights.shape:
         given, asked = assignment.shape[-1], tokens.weights.shape[-1]
         raise ValueError(f"{given} clusters were named for {asked} tokens: every token must be in exactly one")
@@ -137,24 +125,14 @@ def _tokens(
         taken = flat if len(index) == len(flat) else flat.index_select(0, index)
         return taken.view(*slots.shape, *part.shape[3:]).float()
 
-    # One head at a time: a mean over several rows of a tensor may add in another order than that of one.
-    raised = [a + floor * a.mean() for a in gathered(weights)]
-    return HeadTokens(
-        gathered(state.keys),
-        gathered(state.values),
-        gathered(state.positions),
-        gathered(state.mass),
-        torch.stack(raised),
-        gathered(state.bias),
-    )
+    # One head at a time: a mean over several rows may add in another order than the mean of one.
+    raised = torch.stack([a + floor * a.mean() for a in gathered(weights)])
+    keys, values, positions, mass, bias = map(gathered, state.parts)
+    return HeadTokens(keys, values, positions, mass, raised, bias)
 
 
 def _fill(
-    merged: KVState,
-    members: list[tuple[int, int]],
-    tokens: HeadTokens,
-    assignment: Int64[Tensor, "G n"],
-    count: int,
+    merged: KVState, members: list[tuple[int, int]], tokens: HeadTokens, assignment: Int64[Tensor, "G n"], count: int
 ) -> None:
     """Writes the means of the members' clusters, ordered by position, to the right end of their heads."""
     heads = len(members)
@@ -162,7 +140,7 @@ def _fill(
     which = (assignment + ids * count).flatten()
     total = heads * count
     a, at = tokens.weights.flatten(), tokens.positions.flatten()
-    # Positions are averaged as offsets from the cluster's first token: float32 is exact enough at any length then.
+    # Positions are averaged as offsets from the cluster's first token, so float32 is exact enough at any length.
     first = at.new_full((total,), torch.inf).scatter_reduce(0, which, at, "amin")
     means = first + weighted_means((at - first[which])[:, None], a, which, total)[:, 0]
     order = (means.view(heads, count).argsort(dim=-1, stable=True) + ids * count).flatten()
@@ -181,7 +159,7 @@ def _fill(
 def _mean_bias(
     tokens: HeadTokens, a: Float32[Tensor, " Gn"], which: Int64[Tensor, " Gn"], total: int
 ) -> Float32[Tensor, " K"]:
-    """Logarithm of each cluster's mean of ``exp(bias)``: 0 where no slot has a bias, theirs where all have the same."""
+    """Log of each cluster's weighted mean of ``exp(bias)``; exact where all biases of a cluster are equal."""
     bias = tokens.bias.flatten()
     top = bias.new_full((total,), -torch.inf).scatter_reduce(0, which, bias, "amax")
     if not bool(bias.any()):

@@ -1,10 +1,10 @@
-"""Loops that torch has no single operation for, compiled for the CPU by numba at their first call: what they share.
+"""CPU loops for which torch has no single operation, compiled by numba at their first call.
 
-A row of small torch operations reads a large tensor once each, and takes and gives back Python's lock at every one, so
-that two layers compressed side by side wait for each other. A loop reads it once, and leaves the lock alone while it
-runs. Without numba's ``fastmath`` nothing is reordered or contracted: results are the same on every machine.
+A chain of small torch operations reads a large tensor once per operation and takes Python's lock for each, so layers
+compressed side by side wait for each other. A loop reads it once and releases the lock while it runs. Without numba's
+``fastmath`` nothing is reordered or contracted: results are the same on every machine.
 
-A loop does not look whether an index is within bounds; who calls it does.
+Loops do not check bounds; their callers must.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,7 @@ Indices = NDArray[np.int64]
 
 
 def machine_code(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function as machine code, kept on disk for the next process.
-
-    Where numba finds no folder to write to (the one of this file, the user's cache), every process compiles anew.
-    """
+    """Compiles the function to machine code, cached on disk (this file's folder or the user's cache) if writable."""
     try:
         fast = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
     except RuntimeError:
@@ -34,5 +31,5 @@ def machine_code(function: Callable[Parameters, Result]) -> Callable[Parameters,
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether loops can stand in for torch's operations: on a CPU, and where no gradient flows."""
+    """Whether the loops can handle these tensors: all on a CPU, and no gradient flows."""
     return all(tensor.device.type == "cpu" and not tensor.requires_grad for tensor in tensors)

@@ -1,4 +1,4 @@
-"""Choosing and ranking with ties to the lowest slot, which torch.topk does not promise."""
+"""Top-k and ranking with ties to the lowest slot, which torch.topk does not guarantee."""
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -8,9 +8,9 @@ from torch import Tensor
 def highest(
     scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
 ) -> Bool[Tensor, "B Hkv N"]:
-    """The ``budget`` eligible slots of highest score in every head, ties to the lowest slot; all where there are fewer.
+    """The ``budget`` eligible slots of highest score in every head, ties to the lowest slot; all if there are fewer.
 
-    The budget-th largest score decides, which takes a tenth of the time of ranking all.
+    Compares with the budget-th largest score, which takes a tenth of the time of ranking all slots.
     """
     # Eligibility decides first: a huge or infinite score never lets a protected slot in.
     among = scores.masked_fill(~eligible, -torch.inf)
@@ -20,7 +20,7 @@ def highest(
     least = among.topk(most, dim=-1).values.gather(-1, (budget - 1).clamp(0, most - 1)[..., None])
     above = among > least
     level = eligible & (among == least)
-    # A budget of 0 asks for the largest score: nothing is above it, and there is no room for its equals.
+    # With a budget of 0 ``least`` is the largest score: nothing is above it, and there is no room for its equals.
     room = budget[..., None] - above.sum(-1, keepdim=True)
     return above | (level & (level.cumsum(-1) <= room))
 

@@ -1,1 +1,1 @@
-"""What a part is, and the light record that announces one."""
+"""The base classes of parts, and the light record that announces a part."""

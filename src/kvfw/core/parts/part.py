@@ -1,4 +1,4 @@
-"""Options of parts: frozen pydantic fields, some of which hold another part."""
+"""Base classes of parts. Options are frozen pydantic fields, some of which hold another part."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,19 +20,17 @@ class Part(BaseModel):
     )
 
     rows_apart: ClassVar[bool] = False
-    """Of a merger or a space: whether a row comes out bit for bit the same whatever rows are beside it. One that
-    promises it is given the rows of several layers at once, which takes less time."""
+    """For a merger or space: True promises that a row's result is bit for bit independent of the other rows. Such a
+    part gets the rows of several layers at once, which is faster."""
     loses_mass: ClassVar[bool] = False
-    """Of a merger or a stage: whether its new slots may stand for fewer tokens than went in, because it drops some."""
+    """For a merger or stage: True if its new slots may stand for fewer tokens than went in, because it drops some."""
 
 
 @dataclass(frozen=True)
 class PartOption:
-    """Marks an option that holds a part: ``Annotated[Scorer, SkipValidation, PartOption(...)]``.
+    """Marks an option that holds a part of this kind: ``Annotated[Scorer, SkipValidation, PartOption(...)]``.
 
-    Args:
-        kind: kind of the part.
-        default: composition text of the part used when the option is left out; None makes it required.
+    ``default`` is the composition text of the part used when the option is left out; None makes it required.
     """
 
     kind: Kind
@@ -40,15 +38,15 @@ class PartOption:
 
 
 class StageForm(Part):
-    """Base of the generic stage forms. A stage that consumes all that is left can only come last."""
+    """Base of the generic stage forms. A stage that consumes all remaining slots can only come last."""
 
     consumes_rest: ClassVar[bool] = False
 
 
 class Method(Part):
-    """A named recipe: composition text in which ``$option`` stands for an option, built, not for its text.
+    """A named recipe: composition text in which ``$option`` stands for the built option, not for its text.
 
-    The text may be a sum, such as ``snapkv(window=$window):0.8+ewmeans_pre:0.2``: shares of the method's own budget.
+    The text may be a sum of shares of the method's budget, such as ``snapkv(window=$window):0.8+ewmeans_pre:0.2``.
     """
 
     recipe: ClassVar[str]
@@ -66,7 +64,7 @@ def part_option(info: FieldInfo) -> PartOption | None:
 
 
 def default_text(info: FieldInfo) -> str:
-    """Canonical text of a field's default; ``"required"`` where there is none."""
+    """Canonical text of a field's default; ``"required"`` if it has none."""
     mark = part_option(info)
     if mark is not None:
         return mark.default if mark.default is not None else "required"
@@ -81,5 +79,5 @@ def value_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return f"[{','.join(map(value_text, value))}]"
-    # 10 and 10.0 are one value of a float option, however its default is written.
+    # 10 and 10.0 are the same value of a float option.
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)

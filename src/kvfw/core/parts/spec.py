@@ -1,4 +1,4 @@
-"""What a part is: a named, frozen bundle of options, and the light record that announces it."""
+"""The kinds of parts, and the light record that announces a part."""
 
 import re
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ class Kind(StrEnum):
     MODEL = "model"
 
 
-#: Kinds whose names may stand as a stage of a composition. They share one namespace.
+#: Kinds that can be a stage of a composition. They share one namespace.
 STAGE_KINDS = (Kind.STAGE, Kind.METHOD, Kind.SCORER)
-#: How a part is written that is no stage by itself.
+#: How to use a part that is not itself a stage.
 WRITTEN: Final = {
     Kind.SELECTOR: "select(scorer=...,selector={})",
     Kind.MERGER: "merge(merger={})",
@@ -36,11 +36,11 @@ WRITTEN: Final = {
     Kind.METRIC: "every run measures it",
     Kind.MODEL: "--model {}",
 }
-#: The composition text of the uncompressed baseline: no part may be called so.
+#: The composition text of the uncompressed baseline; no part may have this name.
 BASELINE: Final = "full"
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-#: Models are named by an option of their own, never inside a composition, so that dots and dashes do no harm.
+#: Model names may have dots and dashes, because they never occur inside a composition.
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -50,12 +50,12 @@ class PartSpec:
     """Announces a part without importing it.
 
     Args:
-        kind: what the part is.
-        name: what users write: lower-case letters, digits and ``_``; a model's may have ``.`` and ``-``, too.
-        target: ``"package.module:Name"``, imported only when the part is used. A class derived from ``kvfw.Part``; for
-            a model a function that takes the model's name and returns its folder.
+        kind: kind of the part.
+        name: what users write: lower-case letters, digits and ``_``; a model's may have ``.`` and ``-`` too.
+        target: ``"package.module:Name"``, imported only when the part is used: a subclass of ``kvfw.Part``, or for a
+            model a function that takes the model's name and returns its folder.
         summary: one line for listings.
-        facts: further light facts for listings, shown as they are.
+        facts: further facts for listings, shown unchanged.
         provider: name of the plugin the part comes from; filled in by the registry.
     """
 
@@ -70,21 +70,21 @@ class PartSpec:
         """Imports and returns the object behind ``target``.
 
         Raises:
-            RequestError: the module does not import, whatever it raises, or has no such name.
+            RequestError: importing the module raises anything, or it has no such name.
         """
         module, _, attribute = self.target.partition(":")
         try:
             return getattr(import_module(module), attribute)
         except (Exception, SystemExit) as error:
-            # Messages of import errors say what they are; of others, 'division by zero' alone says little.
+            # An import error's message is clear by itself; 'division by zero' alone says little.
             reason = error if isinstance(error, ImportError | AttributeError) else repr(error)
             raise RequestError(f"{self.kind} {self.name!r} of {self.provider} cannot be imported: {reason}") from error
 
 
 def fault(spec: object) -> str | None:
-    """What is wrong with what a plugin announced, in one line; None for a sound :class:`PartSpec`.
+    """What is wrong with a plugin's announcement, in one line; None for a valid :class:`PartSpec`.
 
-    Only the target's outermost package is looked for, since looking deeper would import it.
+    Only checks that the target's outermost package exists, since checking deeper would import it.
     """
     if not isinstance(spec, PartSpec):
         return f"announces {_short(spec)} where a PartSpec is expected"
@@ -106,18 +106,11 @@ def fault(spec: object) -> str | None:
     ):
         return f"{what} has facts that are not texts by name"
     package = spec.target.partition(":")[0].partition(".")[0]
-    return (
-        None
-        if _is_there(package)
-        else f"{what} has its code in {spec.target!r}, but no package {package!r} is installed"
-    )
-
-
-def _is_there(package: str) -> bool:
     try:
-        return find_spec(package) is not None
+        found = find_spec(package) is not None
     except (ImportError, ValueError):  # ValueError: a module that was put into sys.modules by hand
-        return False
+        found = False
+    return None if found else f"{what} has its code in {spec.target!r}, but no package {package!r} is installed"
 
 
 def _short(value: object) -> str:

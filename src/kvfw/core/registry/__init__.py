@@ -1,1 +1,1 @@
-"""Names to parts, filled through pluggy hooks."""
+"""Maps names to parts; filled through pluggy hooks."""

@@ -1,4 +1,4 @@
-"""The hooks of kvfw. A plugin implements one or more; kvfw's own parts come through the same hooks."""
+"""kvfw's plugin hooks. A plugin implements one or more; kvfw's own parts come through the same hooks."""
 
 from collections.abc import Iterable
 
@@ -18,5 +18,5 @@ class KvfwHooks:
 
     @hookspec
     def kvfw_parts(self) -> Iterable[PartSpec]:
-        """Returns the parts a plugin brings, of any kind, without importing what is behind their names."""
+        """Returns the plugin's parts, of any kind, without importing their targets."""
         raise AssertionError("specification only")

@@ -1,4 +1,4 @@
-"""Finds, loads and questions plugins, one by one: what one does wrong is written down and stops no other."""
+"""Finds and loads plugins one by one; the faults of one are recorded and do not stop the others."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,21 +13,21 @@ from kvfw.core.parts.spec import Kind, PartSpec, fault
 from kvfw.core.registry.hooks import GROUP, KvfwHooks
 
 BUILTIN_PLUGINS = ("kvfw.methods", "kvfw.metrics", "kvfw.tasks", "kvfw.model.embedded.catalogue")
-#: Environment variable with the names of the plugins to load, separated by commas; empty: none; unset: all.
+#: Environment variable that names the plugins to load, separated by commas; empty: none; unset: all.
 VARIABLE = "KVFW_PLUGINS"
 OWN = "kvfw"
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin and what became of it.
+    """A plugin and the result of loading it.
 
     Args:
         name: of its entry point; ``kvfw`` for the built-in parts.
-        distribution, version: of the package it was installed with, where that is known.
-        specs: parts it announced that are well formed.
-        problems: what is wrong with it, one line each.
-        wanted: False where ``KVFW_PLUGINS`` leaves it out: then it was not even imported.
+        distribution, version: of the package it was installed with, if known.
+        specs: the well-formed parts it announced.
+        problems: its faults, one line each.
+        wanted: False if ``KVFW_PLUGINS`` leaves it out; then it was not imported.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Plugin:
 
 
 def own_plugin() -> Plugin:
-    """The built-in parts, announced through the same hook. A fault here is kvfw's own and is raised."""
+    """The built-in parts, announced through the same hook; a fault in them is a bug of kvfw and is raised."""
     specs: list[PartSpec] = []
     for module in BUILTIN_PLUGINS:
         found, problems = ask(import_module(module))
@@ -58,7 +58,7 @@ def own_plugin() -> Plugin:
 
 
 def own_version() -> str | None:
-    """The installed version; None where kvfw runs from its sources alone."""
+    """The installed version; None if kvfw runs from source without being installed."""
     try:
         return version(OWN)
     except PackageNotFoundError:
@@ -68,7 +68,7 @@ def own_version() -> str | None:
 def load_plugins(
     own: Plugin, entries: Iterable[EntryPoint], environ: Mapping[str, str]
 ) -> tuple[tuple[Plugin, ...], tuple[str, ...]]:
-    """All plugins in the order of their names, and what is wrong with ``KVFW_PLUGINS``."""
+    """All plugins ordered by name, and what is wrong with ``KVFW_PLUGINS``."""
     ordered = sorted(entries, key=lambda entry: (entry.name, distribution_of(entry)[0] or "", entry.value))
     known = list(dict.fromkeys(entry.name for entry in ordered))
     wanted, notes = wanted_names(environ, known)
@@ -87,7 +87,7 @@ def load_plugins(
 
 
 def wanted_names(environ: Mapping[str, str], known: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Names of the plugins to load, and a line for every name in ``KVFW_PLUGINS`` that no plugin has."""
+    """Names of the plugins to load, and a line for every name in ``KVFW_PLUGINS`` that is not installed."""
     text = environ.get(VARIABLE)
     if text is None:
         return frozenset(known), ()
@@ -105,7 +105,7 @@ def loaded_plugin(entry: EntryPoint, plugin: Plugin) -> Plugin:
     """The plugin with its parts and problems, after importing its entry module."""
     try:
         specs, problems = ask(entry.load())
-    # Whatever a stranger's module raises, also where it exits, is reported by name.
+    # Whatever a plugin's module raises, SystemExit included, is reported under its name.
     except (Exception, SystemExit) as error:
         return replace(plugin, problems=(f"cannot be loaded from {entry.value!r}: {error!r}",))
     marked = tuple(replace(spec, kind=Kind(spec.kind), provider=entry.name) for spec in specs)
@@ -113,12 +113,12 @@ def loaded_plugin(entry: EntryPoint, plugin: Plugin) -> Plugin:
 
 
 def ask(module: object) -> tuple[tuple[PartSpec, ...], tuple[str, ...]]:
-    """The well-formed parts of a plugin, and one line for everything that is wrong with it.
+    """The well-formed parts of a plugin, and its faults, one line each.
 
     Raises:
-        pluggy.PluginValidationError: a hook asks for arguments that it does not get.
+        pluggy.PluginValidationError: a hook declares arguments that kvfw does not pass.
     """
-    # A manager of its own, so that no plugin can disturb another's hooks.
+    # One manager per plugin, so that no plugin can disturb another's hooks.
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(KvfwHooks)
     manager.register(module)
@@ -130,7 +130,7 @@ def ask(module: object) -> tuple[tuple[PartSpec, ...], tuple[str, ...]]:
     for implementation in manager.hook.kvfw_parts.get_hookimpls():
         announced = cast(Callable[[], Iterable[object]], implementation.function)
         try:
-            # All at once: of a plugin that fails half-way nothing is used.
+            # A complete list first: nothing of a plugin that fails half-way is used.
             found = list(announced())
         except (Exception, SystemExit) as error:
             problems.append(f"cannot list its parts: {error!r}")
@@ -141,7 +141,7 @@ def ask(module: object) -> tuple[tuple[PartSpec, ...], tuple[str, ...]]:
 
 
 def unknown_hooks(hooks: Iterable[pluggy.HookCaller]) -> list[str]:
-    """One line per implemented hook that kvfw does not have, unless it is marked as optional."""
+    """One line per implemented hook that kvfw does not have, unless it is marked optional."""
     known = [hook for hook in vars(KvfwHooks) if not hook.startswith("_")]
     return [
         f"implements the unknown hook {hook.name!r}.{_closest(hook.name, known)} Hooks: {', '.join(known)}"
@@ -151,7 +151,7 @@ def unknown_hooks(hooks: Iterable[pluggy.HookCaller]) -> list[str]:
 
 
 def distribution_of(entry: EntryPoint) -> tuple[str | None, str | None]:
-    """Name and version of the distribution that brought an entry point; None where its metadata do not say."""
+    """Name and version of an entry point's distribution; None if its metadata do not give them."""
     try:
         return (None, None) if entry.dist is None else (entry.dist.name, entry.dist.version)
     except (KeyError, AttributeError, TypeError, OSError):  # a package whose metadata are damaged

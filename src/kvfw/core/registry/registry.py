@@ -1,4 +1,4 @@
-"""Names to parts. Filled through pluggy hooks; nothing behind a name is imported before the name is used."""
+"""Maps names to parts. Filled through pluggy hooks; a part is imported only when its name is used."""
 
 import difflib
 import logging
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def namespace(kind: Kind) -> str:
-    """The namespace a kind's names live in: names of stages, methods and scorers must not collide."""
+    """The namespace of a kind's names; stages, methods and scorers share one."""
     return "stage" if kind in STAGE_KINDS else kind.value
 
 
@@ -28,9 +28,9 @@ class Registry:
 
     Args:
         specs: parts by (namespace, name).
-        contested: parts of several plugins that claim one name; the name stands for none of them.
+        contested: parts of several plugins that claim one name, which then refers to none of them.
         plugins: where the parts come from, kvfw itself first; empty for a table made by hand.
-        notes: what is wrong with the choice of plugins, one line each.
+        notes: faults in the choice of plugins, one line each.
     """
 
     specs: Mapping[Key, PartSpec]
@@ -40,7 +40,7 @@ class Registry:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """All that is wrong with plugins, one line each, by name."""
+        """Everything that is wrong with plugins, one line each."""
         return (*self.notes, *(f"{plugin}: {problem}" for plugin in self.plugins for problem in plugin.problems))
 
     def of_kind(self, kind: Kind) -> tuple[PartSpec, ...]:
@@ -51,8 +51,7 @@ class Registry:
         """The part of that kind and name.
 
         Raises:
-            UnknownNameError: nothing is registered under it, with the closest names and the list; or two plugins claim
-                it, with both.
+            UnknownNameError: the name is unknown (lists the closest names and all), or several plugins claim it.
         """
         self._refuse_contested((namespace(kind), name))
         spec = self.specs.get((namespace(kind), name))
@@ -62,11 +61,7 @@ class Registry:
         return spec
 
     def stage(self, name: str) -> PartSpec:
-        """The part that answers to a stage name: a generic form, a method or a scorer.
-
-        Raises:
-            UnknownNameError: as in :meth:`get`.
-        """
+        """The stage form, method or scorer of that name; raises as :meth:`get`."""
         self._refuse_contested(("stage", name))
         spec = self.specs.get(("stage", name))
         if spec is None:
@@ -75,21 +70,17 @@ class Registry:
         return spec
 
     def _elsewhere(self, name: str) -> str:
-        """A sentence for every part of another kind that has the name: what it is and how it is written."""
+        """One sentence per part of another kind with this name: its kind and how to write it."""
         kinds = [spec.kind for spec in self.specs.values() if spec.name == name]
         return "".join(f" {name} is a {kind}: {WRITTEN.get(kind, 'a stage by itself').format(name)}." for kind in kinds)
 
     def claimed(self, kind: Kind, name: str) -> bool:
-        """Whether :meth:`get` has anything to say about the name but that it is unknown."""
+        """Whether the name is registered for that kind or contested."""
         key = (namespace(kind), name)
         return key in self.contested or (key in self.specs and self.specs[key].kind is kind)
 
     def named(self, name: str) -> tuple[PartSpec, ...]:
-        """All parts of that name, of whatever kind.
-
-        Raises:
-            UnknownNameError: as in :meth:`get`.
-        """
+        """All parts of that name, of any kind; raises as :meth:`get`."""
         for key in self.contested:
             if key[1] == name:
                 self._refuse_contested(key)
@@ -112,7 +103,7 @@ class Registry:
 
 
 def unknown(what: str, name: str, known: Iterable[str], elsewhere: str = "") -> str:
-    """Message for a name that does not exist: the closest ones, where else it exists, then all."""
+    """Message for an unknown name: the closest names, where else it exists, then all names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
@@ -120,11 +111,7 @@ def unknown(what: str, name: str, known: Iterable[str], elsewhere: str = "") -> 
 
 
 def register(specs: Iterable[PartSpec]) -> Registry:
-    """Builds a registry.
-
-    Raises:
-        RequestError: two parts claim one name in one namespace.
-    """
+    """Builds a registry; two parts with one name in one namespace raise a RequestError."""
     table: dict[Key, PartSpec] = {}
     for spec in specs:
         key = _key(spec)
@@ -139,15 +126,14 @@ def register(specs: Iterable[PartSpec]) -> Registry:
 
 
 def collect(plugins: Iterable[EntryPoint] | None = None, environ: Mapping[str, str] = os.environ) -> Registry:
-    """Asks kvfw's own plugins and every installed one (entry-point group ``kvfw``) for their parts.
+    """Collects the parts of kvfw and of every installed plugin (entry-point group ``kvfw``).
 
-    Never fails because of a plugin: what is wrong with one is written down in the registry, everything else works. A
-    built-in part keeps its name; a name that several plugins claim stands for none of them.
+    Never fails because of a plugin: its faults are recorded in the registry and everything else works. A built-in part
+    keeps its name; a name that several plugins claim refers to none of them.
 
     Args:
-        plugins: entry points to ask in place of the installed ones.
-        environ: where ``KVFW_PLUGINS`` is read from: names of the plugins to load, separated by commas; empty for
-            none. Unset, all are loaded.
+        plugins: entry points to load in place of the installed ones.
+        environ: its ``KVFW_PLUGINS`` names the plugins to load, separated by commas; empty: none; unset: all.
     """
     own = own_plugin()
     entries = entry_points(group=GROUP) if plugins is None else plugins
@@ -164,9 +150,9 @@ def collect(plugins: Iterable[EntryPoint] | None = None, environ: Mapping[str, s
 
 @cache
 def default_registry() -> Registry:
-    """The registry of this installation, collected once per process; what is wrong with plugins is logged then.
+    """The registry of this installation, collected once per process, with faults of plugins logged as warnings.
 
-    Without a logging configuration Python prints that to standard error, on the command line and in programs alike.
+    Without a logging configuration Python prints them to standard error.
     """
     registry = collect()
     for problem in registry.problems:
@@ -179,7 +165,7 @@ def _key(spec: PartSpec) -> Key:
 
 
 def _without_taken(plugin: Plugin, table: Mapping[Key, PartSpec]) -> Plugin:
-    """The plugin without parts whose names are built in or that it announced before."""
+    """The plugin without parts whose names are built in or already its own."""
     kept: dict[Key, PartSpec] = {}
     problems = []
     for spec in plugin.specs:
@@ -193,7 +179,7 @@ def _without_taken(plugin: Plugin, table: Mapping[Key, PartSpec]) -> Plugin:
 
 
 def _with_contests(plugin: Plugin, contested: Mapping[Key, tuple[PartSpec, ...]]) -> Plugin:
-    """The plugin with a problem for every name that another one claims, too."""
+    """The plugin with a problem for every name that another plugin claims too."""
     problems = []
     for spec in plugin.specs:
         others = [repr(other.provider) for other in contested.get(_key(spec), ()) if other.provider != plugin.name]

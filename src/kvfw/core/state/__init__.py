@@ -1,1 +1,1 @@
-"""What compression looks at and returns: slots, rotations, observations."""
+"""The inputs and outputs of compression: slots, rotations, observations."""

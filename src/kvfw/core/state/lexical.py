@@ -1,4 +1,4 @@
-"""Which tokens look rare: codes, numbers, acronyms. Works on token ids, so that no text has to be encoded again."""
+"""Marks tokens that look rare: codes, numbers, acronyms. Works on token ids, so no text is encoded again."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What is needed of a tokenizer."""
+    """The methods of a tokenizer used here."""
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -24,9 +24,9 @@ class Vocabulary(Protocol):
 def rare_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[float]:
     """1.0 for every token that overlaps a match of :data:`RARE` in the text, else 0.0.
 
-    Vocabulary entries are joined as they are. Byte-level and SentencePiece vocabularies spell white space and
-    non-ASCII text with other characters, but capitals and digits as themselves, so the matches are those of the text.
-    Special tokens and byte tokens (``<0x0A>``) are text of the template or of no letters, and separate matches.
+    Vocabulary entries are joined unchanged. Byte-level and SentencePiece vocabularies spell white space and non-ASCII
+    text with other characters, but capitals and digits as themselves, so the matches are those of the text. Special
+    tokens and byte tokens (``<0x0A>``) hold no letters of the text and separate matches.
     """
     special = set(vocabulary.all_special_ids)
     entries: list[str] = vocabulary.convert_ids_to_tokens(list(ids))

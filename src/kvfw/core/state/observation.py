@@ -1,4 +1,4 @@
-"""What a scorer may look at, and what it must ask for."""
+"""What a scorer may look at, and what it must declare to see it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,10 @@ from kvfw.errors import RunError
 
 @dataclass(frozen=True)
 class Needs:
-    """What has to be observed for a scorer. Nothing is captured that no stage needs.
+    """What has to be observed for a scorer. Nothing else is captured.
 
     Args:
-        queries: how many of the last queries, 0 for none.
+        queries: number of last queries, 0 for none.
         column_sums: for every ``n`` in it, the attention each key received from all queries at least ``n`` positions
             later, summed over the queries.
         lexical: per-token lexical features of the prompt's text.
@@ -42,7 +42,7 @@ class Needs:
 
 @runtime_checkable
 class Scoring(Protocol):
-    """What :meth:`Observation.score` asks of a scorer; see :class:`kvfw.core.contracts.parts.Scorer`."""
+    """A scorer as :meth:`Observation.score` uses it; see :class:`kvfw.core.contracts.parts.Scorer`."""
 
     @property
     def needs(self) -> Needs: ...
@@ -54,23 +54,25 @@ class Scoring(Protocol):
 class Observation:
     """All that a scorer or a stage may look at for one layer at one compression event.
 
+    ``queries``, ``column_sums``, ``lexical`` and ``output_projection`` are there only if declared in :class:`Needs`.
+
     Args:
         state: the whole prompt's cache of this layer.
         protected: sinks, recent tokens and padding; they are kept (padding: dropped) whatever their score.
-        scale: what the model multiplies query-key products by.
-        softcap: ``c`` where the model caps the scaled products to ``c tanh(x / c)``, before any bias.
-        sink_logits: logit of each query head's own attention sink, which takes part in the softmax and has no value,
-            where the model has them.
+        scale: the model's factor on query-key products.
+        softcap: ``c`` if the model caps the scaled products to ``c tanh(x / c)``, before any bias; else None.
+        sink_logits: logit of each query head's own attention sink, which takes part in the softmax but has no value;
+            None if the model has none.
         layer: index of the layer in the model.
-        rope: how this layer's keys are rotated; None where the model rotates nothing.
-        queries: the last ``w`` rotated queries, where asked for; w is at most the prompt's length.
+        rope: how this layer's keys are rotated; None if they are not.
+        queries: the last ``w`` rotated queries; w is at most the prompt's length.
         query_positions: their positions; -1 for padding.
-        column_sums: for every distance asked for, exact sums over all queries of the attention each slot received,
-            mean over the query heads of each KV head.
-        lexical: 1 for tokens whose text looks rare (see :mod:`kvfw.core.state.lexical`), else 0, where asked for.
-        output_projection: weight of the layer's output projection, where asked for.
-        narrowed_to: what the part that sees it asked for; None where it was not narrowed.
-        score_of: answers :meth:`score` within a compression: checks scores, and asks every scorer once.
+        column_sums: by distance, exact sums over all queries of the attention each slot received, mean over the query
+            heads of each KV head.
+        lexical: 1 for tokens whose text looks rare (see :mod:`kvfw.core.state.lexical`), else 0.
+        output_projection: weight of the layer's output projection.
+        narrowed_to: needs of the part that sees this observation; None if it is not narrowed.
+        score_of: implements :meth:`score` during a compression: checks scores, and calls every scorer once.
     """
 
     state: KVState
@@ -89,12 +91,12 @@ class Observation:
     score_of: Callable[[Any], Float[Tensor, "B Hkv N"]] | None = field(default=None, repr=False, compare=False)
 
     def score(self, inner: Scoring) -> Float[Tensor, "B Hkv N"]:
-        """Scores of a scorer that a part holds; it sees only what it asks for itself.
+        """Scores of a scorer that a part holds; the scorer sees only what it declares itself.
 
-        Within a compression it is asked once, however many parts hold it, and its scores are checked as every scorer's.
+        During a compression it is called once, however many parts hold it, and its scores are checked.
 
         Raises:
-            RunError: the needs of the part that asks do not cover those of ``inner``.
+            RunError: the calling part's needs do not cover those of ``inner``.
         """
         if self.narrowed_to is not None and self.narrowed_to | inner.needs != self.narrowed_to:
             raise RunError(
@@ -104,15 +106,12 @@ class Observation:
         return inner.score(self.narrowed(inner.needs)) if self.score_of is None else self.score_of(inner)
 
     def narrowed(self, needs: Needs) -> "Observation":
-        """The same observation without anything that was not asked for.
-
-        What a part sees then never depends on what its neighbours asked for.
-        """
+        """The observation reduced to these needs, so that what a part sees never depends on other parts."""
         queries, positions = self.queries, self.query_positions
         if needs.queries == 0 or queries is None or positions is None:
             queries = positions = None
         else:
-            # Contiguous, so that the arithmetic is bit for bit that of a capture of exactly this many queries.
+            # Contiguous, so that results are bit for bit those of a capture of exactly this many queries.
             queries = queries[:, :, -needs.queries :].contiguous()
             positions = positions[:, -needs.queries :].contiguous()
         return replace(
@@ -126,41 +125,25 @@ class Observation:
         )
 
     def window(self) -> tuple[Float[Tensor, "B H w Dk"], Float32[Tensor, "B w"]]:
-        """The last queries and their positions.
-
-        Raises:
-            RunError: they were not asked for in the part's needs.
-        """
+        """The last queries and their positions; a RunError if the part's needs do not declare them."""
         if self.queries is None or self.query_positions is None:
             raise RunError("a scorer looked at the last queries without declaring Needs(queries=...)")
         return self.queries, self.query_positions
 
     def received(self, local: int) -> Float32[Tensor, "B Hkv N"]:
-        """Attention each slot received from queries at least ``local`` positions later.
-
-        Raises:
-            RunError: it was not asked for in the part's needs.
-        """
+        """Attention each slot received from queries at least ``local`` positions later; a RunError if not declared."""
         if local not in self.column_sums:
             raise RunError(f"a scorer looked at column sums without declaring Needs(column_sums={{{local}}})")
         return self.column_sums[local]
 
     def rarity(self) -> Float32[Tensor, "B N"]:
-        """Lexical rarity of every token.
-
-        Raises:
-            RunError: it was not asked for in the part's needs.
-        """
+        """Lexical rarity of every token; a RunError if the part's needs do not declare it."""
         if self.lexical is None:
             raise RunError("a scorer looked at lexical features without declaring Needs(lexical=True)")
         return self.lexical
 
     def projection(self) -> Float[Tensor, "out in"]:
-        """Weight of the output projection: head h of the H query heads has the columns ``h Dv`` to ``(h + 1) Dv``.
-
-        Raises:
-            RunError: it was not asked for in the part's needs.
-        """
+        """Weight of the output projection; a RunError if not declared. Query head h has columns h Dv to (h + 1) Dv."""
         if self.output_projection is None:
             raise RunError("a scorer looked at the output projection without declaring Needs(projection=True)")
         return self.output_projection

@@ -32,7 +32,7 @@ class Rope:
 
     @property
     def rotary_dim(self) -> int:
-        """Leading coordinates of a head that turn; the others are left as they are."""
+        """Number of leading coordinates of a head that are rotated; the others are not."""
         return 2 * self.inv_freq.shape[0]
 
 

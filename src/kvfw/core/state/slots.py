@@ -1,4 +1,4 @@
-"""Taking slots out of a state and putting states together, all heads at once, ragged heads padded on the left."""
+"""Takes slots out of states and joins states, all heads at once; shorter heads are padded on the left."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,12 +24,11 @@ def take(state: KVState, chosen: Bool[Tensor, "B Hkv N"]) -> KVState:
 
 
 def chosen_slots(chosen: Bool[Tensor, "B Hkv N"], width: int) -> Int64[Tensor, "B Hkv K"]:
-    """The last ``width`` slots of every head once the chosen ones stand on the right, in their order.
+    """Indices of the chosen slots of every head, in order, right-aligned to ``width``, the most of any head.
 
-    With ``width`` the most chosen slots of any head, a head with fewer has slots that are not chosen on the left.
+    A head with fewer chosen slots has indices of other slots on the left.
     """
-    if bool((chosen.sum(-1) == width).all()):
-        # Nothing to sort.
+    if bool((chosen.sum(-1) == width).all()):  # nothing to sort
         return chosen.nonzero()[:, 2].view(*chosen.shape[:2], width)
     # A stable sort moves the chosen to the right and keeps their order.
     return chosen.to(torch.uint8).argsort(dim=-1, stable=True)[..., chosen.shape[-1] - width :]
@@ -47,16 +46,16 @@ def gather(state: KVState, index: Int64[Tensor, "B Hkv K"]) -> KVState:
 
 
 def rows(x: Float[Tensor, "B Hkv N D"], index: Int64[Tensor, "B Hkv K"]) -> Float[Tensor, "B Hkv K D"]:
-    """Rows ``index`` of every head, from 0 on, as a new tensor; an index outside is not noticed.
+    """Rows ``index`` (0 or more, not checked) of every head, as a new tensor.
 
-    Whole rows of a table are copied, several times faster than ``torch.gather`` looks up every number. A tensor that is
-    laid out neither head by head nor token by token is copied as a whole first.
+    Copies whole rows of a table, several times faster than ``torch.gather``, which looks up every number. A tensor laid
+    out neither head by head nor token by token is copied as a whole first.
     """
     batch, heads, width, dim = x.shape
     row = torch.arange(batch, device=x.device)[:, None, None]
     head = torch.arange(heads, device=x.device)[:, None]
     if x.transpose(1, 2).is_contiguous():
-        # As models write their caches: token by token, so that the heads lie side by side.
+        # Models write their caches token by token, with the heads side by side.
         table, at = x.transpose(1, 2).flatten(0, 2), (row * width + index) * heads + head
     else:
         table, at = x.flatten(0, 2), (row * heads + head) * width + index
@@ -66,31 +65,29 @@ def rows(x: Float[Tensor, "B Hkv N D"], index: Int64[Tensor, "B Hkv K"]) -> Floa
 def join(first: KVState, second: KVState) -> KVState:
     """All valid slots of both, ordered by position per head; at equal positions exact tokens come first.
 
-    Slots alike in both keep their order, those of ``first`` before those of ``second``.
+    Slots equal in both respects keep their order, those of ``first`` before those of ``second``.
     """
     both = append(first, second)
-    # Empty slots have position -1 and so come out on the left.
+    # Empty slots have position -1, so they end up on the left.
     exact_first = (both.mass != 1).to(torch.uint8).argsort(dim=-1, stable=True)
     by_position = both.positions.gather(-1, exact_first).argsort(dim=-1, stable=True)
     ordered = gather(both, exact_first.gather(-1, by_position))
-    width = int(ordered.valid.sum(-1).max())
-    if width == ordered.width:
-        return ordered
-    return take(ordered, ordered.valid)
+    full = int(ordered.valid.sum(-1).max()) == ordered.width
+    return ordered if full else take(ordered, ordered.valid)
 
 
 def empty_like(state: KVState) -> KVState:
-    """A state of the same heads without slots."""
+    """A state with the same heads and no slots."""
     return take(state, torch.zeros_like(state.valid))
 
 
 def append(state: KVState, new: KVState) -> KVState:
-    """New tokens after the slots of a state, as attention sees them."""
+    """The slots of a state followed by new tokens."""
     return _joined((state, new), 2)
 
 
 def stack(states: Sequence[KVState]) -> KVState:
-    """The rows of all states under one another; narrower states get empty slots on the left. One state: itself."""
+    """Concatenates states along the batch; narrower states get empty slots on the left. One state is returned as is."""
     if len(states) == 1:
         return states[0]
     width = max(state.width for state in states)
@@ -116,7 +113,7 @@ def _widened(state: KVState, width: int) -> KVState:
 
 
 def blanked(state: KVState, real: Bool[Tensor, "B Hkv N"]) -> KVState:
-    """The state with every slot empty, in its place, that is not real."""
+    """The state with every slot that is not real emptied in place."""
     if bool(real.all()):
         return state
     gone = ~real

@@ -1,4 +1,4 @@
-"""The one value that everything done to a cache maps to another of its kind."""
+"""The state of one layer's cache, which every operation maps to a new state."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ class KVState:
     widest one carries empty slots on the left.
 
     Args:
-        keys: as cached, that is rotated (or, inside a space, as that space has them).
+        keys: as cached, that is rotated (inside a space: in that space).
         values: as cached.
         positions: the position each key is rotated to; fractional for merged slots; -1 for an empty slot.
-        mass: how many prompt tokens the slot stands for: exactly 1 for an exact token, more for a merged slot, 0 for
+        mass: number of prompt tokens the slot stands for: exactly 1 for an exact token, more for a merged slot, 0 for
             an empty slot or padding.
-        bias: what attention adds to the slot's logit: minus infinity for empty slots and padding, else 0 unless a
-            stage asked for ``log mass``.
+        bias: added to the slot's attention logit: minus infinity for empty slots and padding, else 0 unless a stage
+            sets ``log mass``.
     """
 
     keys: Float[Tensor, "B Hkv N Dk"]
@@ -47,7 +47,7 @@ class KVState:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that keys and values hold in memory (the whole storage, also where the tensor is a view of more)."""
+        """Bytes that keys and values hold in memory (the whole storage, even if the tensor is a view of part of it)."""
         return self.keys.untyped_storage().nbytes() + self.values.untyped_storage().nbytes()
 
     @property
@@ -62,15 +62,14 @@ def exact_state(
     positions: Float32[Tensor, "B N"],
     real: Bool[Tensor, "B N"],
 ) -> KVState:
-    """The state of tokens as a model cached them, before any compression.
+    """The uncompressed state of tokens as a model cached them.
 
     Args:
         keys, values: the cached tensors; not copied.
         positions: position of every token.
         real: False for padding, which becomes empty slots (position -1, mass 0, bias minus infinity).
     """
-    heads = keys.shape[1]
-    shape = (-1, heads, -1)
+    shape = (-1, keys.shape[1], -1)
     mass = real.to(torch.float32)
     bias = torch.zeros_like(mass).masked_fill(~real, -torch.inf)
     return KVState(

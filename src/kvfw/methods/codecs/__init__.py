@@ -1,1 +1,1 @@
-"""Codecs: kept slots in fewer bytes. One file each."""
+"""Codecs: store kept slots in fewer bytes. One file each."""

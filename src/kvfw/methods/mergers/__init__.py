@@ -1,1 +1,1 @@
-"""Mergers: many slots into few."""
+"""Mergers: merge many slots into few."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from kvfw.core.parts.part import Part
 from kvfw.core.state.state import KVState
 
-#: Floor on the weights, as a share of their mean, so that no token is without a say.
+#: Floor on the weights, as a share of their mean, so that no token has weight 0.
 WEIGHT_FLOOR = 1e-3
 
 
@@ -18,15 +18,16 @@ class EWMeans(Part):
 
     With weights ``a_i`` (a scorer's scores plus 1e-3 of their mean) a cluster's key, value and position are
     ``sum(a x) / sum(a)``, and its mass is the sum of its members' masses. Tokens go to the centre of least squared
-    Euclidean distance; it stops after ``iters`` assignments, or earlier when they are stable. A cluster of one token is
-    that token bit for bit.
+    Euclidean distance; iteration stops after ``iters`` assignments, or earlier when they are stable. A cluster of one
+    token is that token bit for bit.
 
     Source: the founding experiment names this method; no public code or paper defines it beyond that description, so
     this is a reconstruction.
 
-    Deviations: none can be told. Ours are the initial centres (evenly spaced tokens, so that nothing is random), the
-    floor under the weights, and that an empty cluster takes the token of largest weighted distance out of a cluster of
-    two or more. Without ``block`` the cost grows with the square of the prompt's length; with it, linearly.
+    Deviations: unknown, for lack of a reference. kvfw's own choices are the initial centres (evenly spaced tokens, so
+    that nothing is random), the floor on the weights, and that an empty cluster takes the token of largest weighted
+    distance from a cluster of two or more. Without ``block`` the cost grows with the square of the prompt's length;
+    with it, linearly.
     """
 
     rows_apart: ClassVar[bool] = True
@@ -36,7 +37,7 @@ class EWMeans(Part):
 
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """See :class:`kvfw.core.contracts.parts.Merger`."""
-        # Imported here, since they bring numba, which nobody who only asks about the part should wait for.
+        # Imported here because they import numba, which describing the part does not need.
         from kvfw.core.ops.clusters import HeadTokens, merge_heads
         from kvfw.core.ops.kmeans import clusters_of_heads
 

@@ -1,1 +1,1 @@
-"""Readers: which of the slots set aside a decoding step reads back. One file each."""
+"""Readers: which of the offloaded slots a decoding step reads back. One file each."""

@@ -18,7 +18,8 @@ class EWMeansPre(Method):
     Source: the founding experiment's description; no public code or paper defines the method further, so this is a
     reconstruction.
 
-    Deviations: none can be told; initial centres, empty clusters and stopping are ours, see the merger ``ewmeans``.
+    Deviations: unknown, for lack of a reference; initial centres, empty clusters and stopping are kvfw's own, see the
+    merger ``ewmeans``.
     """
 
     iters: int = Field(8, ge=1, le=1000, description="at most this many k-means assignments")

@@ -8,7 +8,7 @@ from kvfw.core.parts.part import Method
 
 
 class Streaming(Method):
-    """Keeps the contiguous tail of the middle: with sinks and recent tokens, StreamingLLM's window.
+    """Keeps the contiguous tail of the middle: together with sinks and recent tokens, StreamingLLM's window.
 
     Paper: Xiao et al. 2023, Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453.
 

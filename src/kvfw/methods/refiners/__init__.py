@@ -1,1 +1,1 @@
-"""Refiners: what is done to the slots that were kept. One file each."""
+"""Refiners: change the slots that were kept. One file each."""

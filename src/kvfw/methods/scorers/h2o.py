@@ -1,4 +1,4 @@
-"""H2O, heavy hitters (Zhang et al. 2023, arXiv 2306.14048), without its bias to early tokens."""
+"""H2O, heavy hitters (Zhang et al. 2023, arXiv 2306.14048), without its bias towards early tokens."""
 
 from typing import Literal
 
@@ -21,9 +21,9 @@ class H2O(Part):
     Paper: Zhang et al. 2023, H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models,
     arXiv 2306.14048.
 
-    Deviations: the paper accumulates plain sums (``norm=none``), which favour early keys: they are seen by more
-    queries. The division removes that, but lets late keys keep their self-attention over few exposures; ``local``
-    leaves it out. Sums are exact, block by block of queries: O(L^2) time, O(block x L) memory.
+    Deviations: the paper accumulates plain sums (``norm=none``), which favour early keys, because more queries see
+    them. The division removes that bias but favours late keys, whose self-attention is divided by few exposures;
+    ``local`` leaves that out. Sums are exact, computed in blocks of queries: O(L^2) time, O(block x L) memory.
     """
 
     norm: Literal["exposure", "none"] = Field("exposure", description="divide by the queries that see a key, or not")

@@ -21,7 +21,7 @@ class Pinned(Part):
     Source: the founding experiment; there is no paper. It rewards what a needle test asks for, so its recall there
     says little about other tasks.
 
-    Deviations: none known. Rarity is looked up by token, so under ``kvfw.attach`` it needs ``tokenizer=``.
+    Deviations: none known. Rarity is computed from tokens, so under ``kvfw.attach`` it needs ``tokenizer=``.
     """
 
     strength: float = Field(10.0, ge=0, description="how much a rare token's attention is raised")

@@ -21,7 +21,7 @@ class SnapKV(Part):
 
     Deviations: the paper's code repeats the KV heads and keeps tokens per query head, which costs ``g`` times the
     memory; here the group is averaged and tokens are kept per KV head. Protected tokens are dropped before pooling.
-    The window defaults to 84 tokens (the founding experiment); the original code has 32 and 64, avg pooling with
+    The window defaults to 84 tokens (the founding experiment); the original code uses 32 and 64, avg pooling with
     kernel 5 and max pooling with kernel 7.
     """
 

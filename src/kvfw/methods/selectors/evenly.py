@@ -14,15 +14,12 @@ class Evenly(Part):
     Ranks ``floor(j (M - 1) / (K - 1))`` for j = 0 ... K-1, counted from the lowest score; for K = 1 the middle one,
     ``floor((M - 1) / 2)``. With the ``position`` scorer the tokens are evenly spaced over the prompt.
 
-    Source: the founding experiment's "naive drop", which has the ``position`` scorer; other scorers are kvfw's own
+    Source: the founding experiment's "naive drop", which uses the ``position`` scorer; other scorers are kvfw's own
     extension.
     """
 
     def select(
-        self,
-        scores: Float[Tensor, "B Hkv N"],
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
         ascending = rank(-scores, eligible)

@@ -17,10 +17,7 @@ class TopK(Part):
     """
 
     def select(
-        self,
-        scores: Float[Tensor, "B Hkv N"],
-        budget: Int64[Tensor, "B Hkv"],
-        eligible: Bool[Tensor, "B Hkv N"],
+        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
         return highest(scores, budget, eligible)

@@ -11,7 +11,7 @@ class Post(Part):
     """Merging happens on the keys as cached, after RoPE.
 
     Averaging keys rotated to different positions mixes their phases: the high-frequency pairs of distant tokens
-    cancel. That is the point of comparison with ``pre``. Formula: ``k = k'``, both ways.
+    cancel. Compare with ``pre``. Formula: ``k = k'``, both ways.
 
     Source: the founding experiment.
     """

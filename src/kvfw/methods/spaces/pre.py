@@ -11,8 +11,7 @@ from kvfw.core.state.state import KVState
 class Pre(Part):
     """Merging happens on keys with RoPE undone, ``k = R(-p) k' / a``; the results are rotated to their positions.
 
-    Positions may be fractional after merging: angles are computed, never looked up. Layers without RoPE are left as
-    they are.
+    Positions may be fractional after merging: angles are computed, never looked up. Layers without RoPE do not change.
 
     Source: the founding experiment. RoPE itself: Su et al. 2021, RoFormer: Enhanced Transformer with Rotary Position
     Embedding, arXiv 2104.09864.

@@ -1,4 +1,4 @@
-"""A transformers cache whose layers hold KVStates: the number of tokens seen and of slots stored differ."""
+"""The compressed cache: a transformers cache that stores fewer slots than it has seen tokens."""
 
 import copy
 import weakref
@@ -17,7 +17,7 @@ from kvfw.model.inspect.adapters import NO_ADAPTERS
 
 
 class CompressedCache(Cache):
-    """A cache for ``model.generate`` whose layers may each hold another number of slots.
+    """A cache for ``model.generate`` whose layers may hold different numbers of slots.
 
     Sliding-window layers stay transformers' own. ``layers[i].keys`` are the stored slots.
     """
@@ -28,43 +28,40 @@ class CompressedCache(Cache):
         super().__init__(layers=list(layers))
         #: Seconds spent compressing each layer.
         self.compress_s = [0.0] * len(self.layers)
-        #: Tokens seen when the prompt or turn that was announced ends; None where none was.
+        #: Tokens seen at the end of the announced prompt or turn; None without one.
         self.ends_at: int | None = None
-        #: Adapters that were active when its first tokens were read.
+        #: Adapters that were active at its first tokens.
         self.adapters = NO_ADAPTERS
         self._made_for: weakref.ref[PreTrainedModel] | None = None
 
     @property
     def made_for(self) -> PreTrainedModel | None:
-        """The model whose keys and values these are, if it is known and still there."""
+        """The model whose keys and values these are, if it is known and still in memory."""
         return self._made_for() if self._made_for is not None else None
 
     @made_for.setter
     def made_for(self, model: PreTrainedModel | None) -> None:
-        # Not a reference: a cache does not keep a model's weights in memory.
+        # Weak, so that a cache does not keep a model's weights in memory.
         self._made_for = weakref.ref(model) if model is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the model, which no copy in a file could refer to."""
+        """Its content without the model, which a pickle cannot refer to."""
         return self.__dict__ | {"_made_for": None}
 
     def copy(self) -> "CompressedCache":
-        """A cache of the same content that goes on by itself, inside the same block and after it.
+        """An independent cache of the same content, for many questions on one context, inside the block or after it.
 
-        For many questions on one context. Slots are shared until one of the two compresses again, so a copy costs no
-        memory by itself.
+        The two share their slots until one of them changes, so the copy itself costs no memory.
 
         Raises:
-            UnsupportedError: an interrupted forward left the cache torn.
+            UnsupportedError: an interrupted forward left layers with different tokens.
         """
         self.check_whole()
         copied = copy.copy(self)
         copied.made_for = self.made_for
         copied.compress_s = list(self.compress_s)
         # transformers' own layers change their tensors in place.
-        copied.layers = [
-            layer.copy() if isinstance(layer, CompressedLayer) else copy.deepcopy(layer) for layer in self.layers
-        ]
+        copied.layers = [x.copy() if isinstance(x, CompressedLayer) else copy.deepcopy(x) for x in self.layers]
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompressedCache":
@@ -74,7 +71,7 @@ class CompressedCache(Cache):
 
     @property
     def block(self) -> OpenBlock | None:
-        """The last block it was used in, or the cache it is a copy of."""
+        """The last block in which it, or the cache it is a copy of, was used."""
         return next((layer.block for layer in self.compressed_layers()), None)
 
     @property
@@ -84,7 +81,7 @@ class CompressedCache(Cache):
         return first.seen_at if first.seen_at is not None and first.seen_at.shape[1] == first.seen else None
 
     def enter(self, block: OpenBlock) -> None:
-        """Belongs to a block from now on."""
+        """Makes a block its own."""
         for layer in self.compressed_layers():
             layer.block = block
 
@@ -107,13 +104,13 @@ class CompressedCache(Cache):
         )
 
     def expect(self, tokens: int) -> None:
-        """Announces how long the next prompt or turn is, so that it may be fed in any number of forwards.
+        """Announces the length of the next prompt or turn, so that it can be fed in any number of forwards.
 
-        It is compressed once, after its last token; without this, every forward of more than one token counts as a
+        It is compressed once, after its last token. Without this, every forward of more than one token counts as a
         whole turn.
 
         Args:
-            tokens: its length, padding included; tokens already in the cache do not count.
+            tokens: its length, padding included, tokens already in the cache not included.
 
         Raises:
             BudgetError: not a whole number of tokens, 1 or more.
@@ -123,14 +120,14 @@ class CompressedCache(Cache):
         self.ends_at = self.get_seq_length() + tokens
 
     def compressed_layers(self) -> list[CompressedLayer]:
-        """The layers that compression touches."""
+        """The layers that can be compressed: all but sliding-window layers."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Slots that attention will see in a layer, and where they start.
+        """The number of slots that attention will see in a layer, and where they start.
 
         Raises:
-            UnsupportedError: outside ``attach`` transformers makes one mask for all layers, and these differ in slots.
+            UnsupportedError: the layers differ in slots, and outside ``attach`` transformers makes one mask for all.
         """
         layers = self.compressed_layers()
         if not all(layer.attached for layer in layers) and len({layer.stored for layer in layers}) > 1:
@@ -145,18 +142,14 @@ class CompressedCache(Cache):
         """Forgets everything."""
         for layer in self.layers:
             layer.reset()
-            # transformers before 5.18 fills a sliding window with zeros, and goes on after them.
+            # transformers before 5.18 fills a sliding window with zeros and appends to them.
             layer.keys = layer.values = None
             layer.is_initialized = False
         self.compress_s = [0.0] * len(self.layers)
         self.ends_at = None
 
     def activate_past_recording(self) -> None:
-        """Refused: how transformers announces that it will crop.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Raises UnsupportedError, like ``crop``: transformers calls it before it crops."""
         self.compressed_layers()[0].crop(0)
 
     def state(self, layer: int) -> KVState:
@@ -179,17 +172,15 @@ class CompressedCache(Cache):
         )
 
     def report(self) -> CacheReport:
-        """Slots and bytes per layer and the seconds spent compressing."""
+        """Slots, bytes and seconds spent compressing, per layer."""
         return CacheReport(self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers))))
 
     def _layer_report(self, index: int) -> LayerReport:
-        layer = self.layers[index]
+        layer, spent_s = self.layers[index], self.compress_s[index]
         if isinstance(layer, CompressedLayer) and layer.stored:
-            slots = tuple(layer.state.valid.sum(-1).flatten().tolist())
             state = layer.state
-            return LayerReport(
-                index, slots, state.kv_bytes, state.overhead_bytes, self.compress_s[index], layer.compressed
-            )
+            slots = tuple(state.valid.sum(-1).flatten().tolist())
+            return LayerReport(index, slots, state.kv_bytes, state.overhead_bytes, spent_s, layer.compressed)
         if layer.keys is None or layer.values is None:
             return LayerReport(index, (), 0, 0, 0.0, False)
         slots = (layer.keys.shape[2],) * (layer.keys.shape[0] * layer.keys.shape[1])
@@ -197,5 +188,5 @@ class CompressedCache(Cache):
 
 
 def _storage_bytes(layer: CacheLayerMixin) -> int:
-    """Bytes that a sliding-window layer's keys and values hold, also where they are views of more."""
+    """Bytes that a sliding-window layer keeps in memory, including what its tensors are views of."""
     return sum(part.untyped_storage().nbytes() for part in (layer.keys, layer.values) if part is not None)

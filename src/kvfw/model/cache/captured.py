@@ -1,4 +1,4 @@
-"""What a layer remembers of the tokens that went through it, beside its slots."""
+"""What a layer remembers of the tokens it has seen, besides its slots."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Captured:
-    """One value per layer: sessions replace it, saved files hold all of it. Never changed in place.
+    """A layer's memory of its tokens: sessions replace it, saved files hold all of it; never changed in place.
 
     Args:
         tokens: real tokens seen by every row, int64 ``[B]``.
@@ -22,10 +22,10 @@ class Captured:
         queries: the last queries ``[B, H, w, D]``, kept while a compression may need them.
         query_positions: their positions ``[B, w]``; -1 for padding.
         sums: attention each slot received so far ``[B, Hkv, N]``, by distance, kept while a compression may need it.
-        standing: slots for the middle that compression while decoding goes down to, int64 ``[B, Hkv]``.
+        standing: slots for the middle after a compression while decoding, int64 ``[B, Hkv]``.
         inv_freq: inverse frequencies the keys were rotated with, known from the first compression on.
-        seen_at: where every token seen stood, float32 ``[B, seen]``; -1 for padding and for what a mask has hidden
-            since. Kept for all layers by the first; None where tokens went through it outside any block.
+        seen_at: positions of all tokens seen, float32 ``[B, seen]``; -1 for padding and tokens hidden since. The first
+            layer keeps them for all; None if tokens were fed outside any block.
         seen_ids: their ids ``[B, seen]``; None where the model was given embeddings.
     """
 
@@ -44,7 +44,7 @@ class Captured:
     seen_ids: Tensor | None = None
 
     def followed(self, positions: Tensor, ids: Tensor | None) -> "Captured":
-        """With the last tokens seen noted: positions ``[B, n]``, ids where they are known."""
+        """Adds the last tokens to ``seen_at`` and ``seen_ids``: positions ``[B, n]``, ids where they are known."""
         before = self.seen - positions.shape[1]
         ids = None if ids is None else ids.to(positions.device)
         if before and (self.seen_at is None or self.seen_at.shape[1] != before):
@@ -55,41 +55,30 @@ class Captured:
         return replace(self, seen_at=positions, seen_ids=ids)
 
     def placed(self, tokens: Tensor, following: Tensor, count: int) -> "Captured":
-        """After ``count`` more tokens. At every step of every layer, so fields are copied at once, not one by one."""
+        """After ``count`` more tokens; copies all fields at once, as it runs for every layer at every step."""
         after = object.__new__(Captured)
         after.__dict__.update(self.__dict__, tokens=tokens, next=following, seen=self.seen + count)
         return after
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> "Captured":
         """The same with rows selected, reordered or repeated."""
-        changed: dict[str, Any] = {}
-        for name in (part.name for part in fields(self) if not part.metadata):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                changed[name] = change(value)
-            elif isinstance(value, Mapping):
-                changed[name] = {key: change(part) for key, part in value.items()}
-        return replace(self, **changed)
+        by_row = {part.name: getattr(self, part.name) for part in fields(self) if not part.metadata}
+        changed: dict[str, Any] = {name: change(x) for name, x in by_row.items() if isinstance(x, Tensor)}
+        return replace(self, **changed, sums={n: change(part) for n, part in self.sums.items()})
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors by name (``sums.N`` for an entry of a mapping) and its numbers."""
-        tensors: dict[str, Tensor] = {}
-        numbers: dict[str, Any] = {}
-        for name, value in ((part.name, getattr(self, part.name)) for part in fields(self)):
-            if isinstance(value, Tensor):
-                tensors[name] = value
-            elif isinstance(value, Mapping):
-                tensors |= {f"{name}.{key}": part for key, part in value.items()}
-            elif value is not None:
-                numbers[name] = value
-        return tensors, numbers
+        """Its tensors by name (``sums.N`` for an entry of ``sums``) and its numbers."""
+        said = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "sums"}
+        tensors = {name: value for name, value in said.items() if isinstance(value, Tensor)}
+        tensors |= {f"sums.{n}": part for n, part in self.sums.items()}
+        return tensors, {name: value for name, value in said.items() if isinstance(value, int)}
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> "Captured":
-        """What :meth:`written` gave, among other things.
+        """Reads what :meth:`written` returned; other entries are ignored.
 
         Raises:
-            TypeError, ValueError: something in it has the wrong type, or is missing.
+            TypeError, ValueError: an entry has the wrong type or is missing.
         """
         found: dict[str, Any] = {part.name: tensors[part.name] for part in fields(cls) if part.name in tensors}
         found |= {part.name: numbers[part.name] for part in fields(cls) if part.name in numbers}

@@ -1,4 +1,4 @@
-"""What tells one model from another, as far as a cache made by it is concerned."""
+"""Fingerprints of models, which show whether a cache belongs to a model."""
 
 import hashlib
 from typing import Any
@@ -14,17 +14,17 @@ from kvfw.model.inspect.support import fresh_layers
 
 Fingerprint = dict[str, Any]
 
-#: Numbers looked at per parameter: enough that training, rounding or another seed shows.
+#: Weights sampled per parameter, enough to notice training, rounding or another seed.
 SAMPLES = 16
 
 
 def fingerprint(model: PreTrainedModel) -> Fingerprint:
-    """Architecture, shape, rotation, precision, adapters and a hash of some of the weights; values that JSON has.
+    """Architecture, shape, rotation, precision, adapters and a hash of sampled weights, as JSON values.
 
-    The weights are sampled, not read: it takes milliseconds, and a change of few single weights can go unseen.
+    Sampling takes milliseconds, and can miss a change of a few single weights.
 
     Raises:
-        UnsupportedError: weights are offloaded, so that there is nothing to sample.
+        UnsupportedError: weights are offloaded and cannot be sampled.
     """
     config = text_config(model)
     heads = config.num_attention_heads
@@ -48,9 +48,8 @@ def made_by(cache: CompressedCache, model: PreTrainedModel) -> Fingerprint:
 
 
 def differences(theirs: Fingerprint, ours: Fingerprint) -> str:
-    """What differs, in words; empty where nothing does. Weights count only where all else is the same."""
-    # A cache saved before adapters were part of it has no word of them.
-    theirs = {"adapters": NO_ADAPTERS} | theirs
+    """The differences in words, empty without any; weights are compared only if all else is equal."""
+    theirs = {"adapters": NO_ADAPTERS} | theirs  # older saved caches do not mention adapters
     names = [name for name in ours if name != "weights" and theirs.get(name) != ours[name]]
     said = [f"{name} {_short(theirs.get(name))} there, {_short(ours[name])} here" for name in names]
     if not said and theirs.get("weights") != ours["weights"]:
@@ -62,7 +61,7 @@ def check_same_model(cache: CompressedCache, model: PreTrainedModel) -> None:
     """Refuses a cache that another model made, or this one with other adapters.
 
     Raises:
-        UnsupportedError: naming what differs; or the model that made it is not known any more.
+        UnsupportedError: naming what differs; or the model that made it is no longer known.
     """
     if cache.made_for is None:
         raise UnsupportedError(
@@ -78,7 +77,7 @@ def check_same_model(cache: CompressedCache, model: PreTrainedModel) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Settings as JSON gives them back: keys are texts, tuples are lists."""
+    """Settings as JSON returns them: keys are strings, tuples are lists."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

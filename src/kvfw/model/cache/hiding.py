@@ -1,4 +1,4 @@
-"""Takes the slots of tokens that a mask hides out of a layer."""
+"""Removes the slots of tokens that a mask hides from a layer."""
 
 from dataclasses import replace
 
@@ -15,15 +15,12 @@ WAY_OUT = "run the visible tokens as a prompt of their own, in a block of its ow
 
 
 def hide(layer: CompressedLayer, seen_at: Tensor, hidden: Tensor) -> CompressedLayer:
-    """A layer like this one in which the hidden tokens' slots are gone.
+    """A copy of ``layer`` without the slots of the ``hidden`` tokens ``[B, seen]``, none of which is padding.
 
-    Args:
-        layer: a layer of the cache.
-        seen_at: ``[B, seen]``, where all tokens stood.
-        hidden: ``[B, seen]``, the tokens; none of them is padding.
+    ``seen_at`` ``[B, seen]`` are the positions of all tokens.
 
     Raises:
-        UnsupportedError: a hidden token has no slot of its own that could be told.
+        UnsupportedError: a hidden token has no identifiable slot of its own.
     """
     captured, state = layer.captured, layer.state
     hidden, at = hidden.to(layer.device), seen_at.to(layer.device)
@@ -51,7 +48,7 @@ def hide(layer: CompressedLayer, seen_at: Tensor, hidden: Tensor) -> CompressedL
         thinned.storage.hold(take(state, left))
         sums = {n: take_scores(part, left, thinned.stored) * thinned.state.valid for n, part in sums.items()}
     else:
-        # Until then the model's own mask speaks of all tokens, each in its place.
+        # Before compression the model's own mask applies, which has an entry for every token.
         thinned.storage.hold(blanked(state, left))
     thinned.captured = replace(
         captured,

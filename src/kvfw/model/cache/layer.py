@@ -1,4 +1,4 @@
-"""A layer of a transformers cache whose slots are fewer than the tokens it has seen."""
+"""A layer of a transformers cache that stores fewer slots than it has seen tokens."""
 
 import copy
 from collections.abc import Callable
@@ -13,9 +13,14 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.storage import PaddedStorage, Storage
 
+NOT_CROPPABLE = (
+    "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
+    "generate without assistant_model= and prompt_lookup_num_tokens="
+)
+
 
 class OpenBlock:
-    """A block in which a model attends through kvfw; its cache and every copy of that refer to the same one."""
+    """A block in which a model attends through kvfw; its cache and all copies of it share this object."""
 
     def __init__(self, is_open: bool = True) -> None:
         self.is_open = is_open
@@ -24,15 +29,15 @@ class OpenBlock:
         return self
 
     def __reduce__(self) -> tuple[type["OpenBlock"], tuple[bool]]:
-        """In a file it is over."""
+        """Unpickled blocks are closed."""
         return OpenBlock, (False,)
 
 
 class CompressedLayer(CacheLayerMixin):
     """The slots of one layer.
 
-    ``get_seq_length`` is the number of tokens seen, padding included, as everywhere in transformers;
-    ``get_mask_sizes`` speaks of the slots stored. Both agree until the layer is compressed.
+    ``get_seq_length`` counts tokens seen, padding included, as everywhere in transformers; ``get_mask_sizes`` counts
+    slots stored. Both agree until the layer is compressed.
     """
 
     is_sliding = False
@@ -44,7 +49,7 @@ class CompressedLayer(CacheLayerMixin):
 
     @classmethod
     def of_state(cls, state: KVState, seen: int | Captured) -> "CompressedLayer":
-        """A layer that holds the compressed state of ``seen`` tokens, padding included, or of what was captured."""
+        """A layer with the compressed state of ``seen`` tokens, padding included, or of those captured."""
         layer = cls()
         layer.lazy_initialization(state.keys, state.values)
         if isinstance(seen, int):
@@ -63,7 +68,7 @@ class CompressedLayer(CacheLayerMixin):
 
     @property
     def attached(self) -> bool:
-        """Whether a block is open in which attention sees this layer's positions and biases."""
+        """Whether a block is open, in which attention uses this layer's positions and biases."""
         return self.block is not None and self.block.is_open
 
     @property
@@ -111,13 +116,11 @@ class CompressedLayer(CacheLayerMixin):
         return self.storage.width
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Appends new tokens and returns all stored keys and values.
-
-        Inside a session their positions are added by :meth:`place`, once attention knows them.
+        """Appends new tokens and returns all stored keys and values; in a session :meth:`place` adds their positions.
 
         Raises:
-            UnsupportedError: the cache is used outside ``attach`` where plain attention would be silently wrong, or
-                the model's attention does not go through the attention interface.
+            UnsupportedError: outside ``attach``, plain attention would be silently wrong; or the model's attention does
+                not use the attention interface.
         """
         if self.storage.unplaced:
             raise UnsupportedError(
@@ -137,16 +140,11 @@ class CompressedLayer(CacheLayerMixin):
         return self.keys, self.values
 
     def next_positions(self, count: int) -> Tensor:
-        """Positions ``[B, count]`` that follow the last ones, for models that do not say their own."""
+        """Positions ``[B, count]`` after the last ones, for models that do not pass their own."""
         return self.captured.next[:, None] + torch.arange(count, device=self.device, dtype=torch.float32)
 
     def place(self, positions: Tensor, real: Tensor | None) -> None:
-        """Gives the tokens just appended their positions.
-
-        Args:
-            positions: ``[B, n]`` float32.
-            real: ``[B, n]`` bool, False for padding; None if all are real.
-        """
+        """Gives the tokens just appended their positions ``[B, n]`` float32; ``real``, bool, is False for padding."""
         before, count = self.captured, positions.shape[1]
         self.storage.place(positions, real)
         tokens = before.tokens + (count if real is None else real.sum(1))
@@ -157,10 +155,10 @@ class CompressedLayer(CacheLayerMixin):
         return self.seen
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots that attention will see after more tokens, and where the first of them stands for the mask.
+        """The number of slots that attention will see after more tokens, and the mask's position of the first.
 
-        New queries stand where the tokens seen end, so the slots are moved up to there: a new token then sees all
-        stored slots, and nothing that comes after it.
+        For the mask the slots end where the tokens seen end and new queries begin, so that a new token sees all stored
+        slots and nothing after itself.
         """
         return self.stored + query_length, self.seen - self.stored
 
@@ -168,19 +166,12 @@ class CompressedLayer(CacheLayerMixin):
         """No maximum."""
         return -1
 
-    #: transformers before 5.13 asks under this name.
+    #: The name in transformers before 5.13.
     get_max_cache_shape = get_max_length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refused, as is whatever announces it.
-
-        Raises:
-            UnsupportedError: always; a compressed cache cannot be rolled back.
-        """
-        raise UnsupportedError(
-            "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
-            "generate without assistant_model= and prompt_lookup_num_tokens="
-        )
+        """Always raises UnsupportedError: a compressed cache cannot be rolled back."""
+        raise UnsupportedError(NOT_CROPPABLE)
 
     def reset(self) -> None:
         """Forgets everything."""
@@ -189,7 +180,7 @@ class CompressedLayer(CacheLayerMixin):
         self.storage: Storage = PaddedStorage()
 
     def copy(self) -> "CompressedLayer":
-        """A layer of the same slots that grows on its own."""
+        """An independent layer of the same slots."""
         copied = copy.copy(self)
         copied.storage = self.storage.copy()
         return copied

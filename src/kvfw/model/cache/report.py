@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer holds: slots of every KV head, row by row; bytes of keys and values, and of the rest; seconds."""
+    """What one layer holds; ``slots`` has an entry per KV head, row by row."""
 
     layer: int
     slots: tuple[int, ...]

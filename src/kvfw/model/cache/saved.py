@@ -1,10 +1,9 @@
-"""Compressed caches in files: save after a long prompt, load where it is asked about."""
+"""Saves compressed caches to files and loads them."""
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +18,37 @@ from kvfw.core.state.state import KVState
 from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.captured import Captured
-from kvfw.model.cache.fingerprint import Fingerprint, differences, fingerprint, made_by
+from kvfw.model.cache.fingerprint import differences, fingerprint, made_by
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.inspect.adapters import active_adapters
 from kvfw.model.inspect.layers import attention_modules
 from kvfw.model.inspect.support import check_is_model, fresh_layers, runs_on
 from kvfw.store.atomic import cause, write_atomic
 
-#: Name of the one entry of a file's metadata that says what it is.
+#: Key of the file's only metadata entry: the fingerprint of the model that made the cache; by layer its kind and its
+#: numbers of tokens; seconds spent compressing each layer.
 HEADER = "kvfw_cache"
 VERSION = 2
 STATE = ("keys", "values", "positions", "mass", "bias")
 
 
 class SavedCacheError(RunError):
-    """A file that is no saved cache, or only a part of one."""
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a file says about itself, beside its tensors.
-
-    Args:
-        model: fingerprint of the model that made the cache.
-        layers: by layer: kind, tokens seen, tokens seen at the last compression; more for sliding windows.
-        compress_s: seconds spent compressing each layer.
-    """
-
-    model: Fingerprint
-    layers: list[dict[str, Any]]
-    compress_s: list[float]
+    """A file that is no complete saved cache."""
 
 
 def save_cache(cache: CompressedCache, path: str | Path) -> None:
-    """Writes a compressed cache to a safetensors file, with what is needed to go on and to know its model again.
+    """Writes a compressed cache to a safetensors file, with all that is needed to continue and to check its model.
 
     Keys, values, positions, masses and biases of every layer, sliding-window layers, tokens seen, the next position;
-    the last queries and column sums where the block goes on compressing. The file appears whole or not at all.
+    the last queries and column sums if the block keeps compressing. The file is written completely or not at all.
 
     Args:
-        cache: as ``kvfw.attach`` gave it, during the block or after it.
-        path: the file; one that is there is replaced.
+        cache: the cache that ``kvfw.attach`` yielded, during the block or after it.
+        path: the file; an existing one is replaced.
 
     Raises:
-        UnsupportedError: it is no cache of kvfw, nothing was compressed in it, or its model is not in memory any more.
-        OptionError: the path is none, or that of a folder.
+        UnsupportedError: it is no cache of kvfw, nothing was compressed in it, or its model is no longer in memory.
+        OptionError: not a path, or the path of a folder.
         StoreError: the file cannot be written.
     """
     if not isinstance(cache, CompressedCache):
@@ -79,7 +64,7 @@ def save_cache(cache: CompressedCache, path: str | Path) -> None:
 def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
     """Reads a cache that :func:`save_cache` wrote, onto the model's device.
 
-    Go on with it by ``kvfw.attach(model, cache=cache)``: token for token what the block that saved it would have done.
+    Continue with ``kvfw.attach(model, cache=cache)``: the tokens are the same as if the saving block had continued.
 
     Args:
         model: the model that made it, or one loaded from the same weights with the same dtype.
@@ -87,8 +72,8 @@ def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
 
     Raises:
         UnsupportedError: another model made it; the message names what differs. Or ``model`` is no model.
-        OptionError: the path is none.
-        SavedCacheError: the file cannot be read, or is none of :func:`save_cache`.
+        OptionError: not a path.
+        SavedCacheError: the file cannot be read, or :func:`save_cache` did not write it.
     """
     check_is_model(model, "load_cache")
     file = _file("load_cache", path)
@@ -97,60 +82,11 @@ def load_cache(model: PreTrainedModel, path: str | Path) -> CompressedCache:
             pass
     except OSError as error:
         raise SavedCacheError(f"cannot read a saved cache from {path}: {cause(error)}") from None
-    return from_file(model, str(path))
-
-
-def _file(function: str, path: str | Path) -> Path:
-    """Raises:
-    OptionError: no path of a file.
-    """
-    if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
-        raise OptionError(f"{function} was given the path {path!r}; it is the name of a file, as text or as a Path")
-    return Path(path)
-
-
-def to_bytes(cache: CompressedCache) -> bytes:
-    """The cache as a safetensors file.
-
-    Raises:
-        UnsupportedError: the cache holds nothing compressed, or the model that made it is not known any more.
-    """
-    model = cache.made_for
-    if model is None:
-        raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
-    cache.check_whole()
-    tensors: dict[str, Tensor] = {}
-    layers = []
-    for index, layer in enumerate(cache.layers):
-        own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
-        tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
-        layers.append(about)
-    header = {"version": VERSION, "model": made_by(cache, model), "layers": layers, "compress_s": cache.compress_s}
-    return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
-
-
-def checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of all that a file says, so that no damaged number goes unnoticed."""
-    # As it will be read.
-    found = hashlib.sha256(json.dumps(json.loads(json.dumps(header)), sort_keys=True).encode())
-    for name, part in sorted(tensors.items()):
-        found.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
-        found.update(part.detach().cpu().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
-    """The cache in a file, ready to go on with the model.
-
-    Raises:
-        SavedCacheError: no file that :func:`to_bytes` made, or not all of it.
-        UnsupportedError: the cache of another model, naming what differs.
-    """
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            header = _header(file.metadata(), tensors)
-            if said := differences(header.model, fingerprint(model)):
+        with safe_open(str(path), framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+            header = _header(opened.metadata(), tensors)
+            if said := differences(dict(header["model"]), fingerprint(model)):
                 raise UnsupportedError(
                     f"{path} was saved from another model: {said}. Load it for that one, or run the prompt again"
                 )
@@ -168,18 +104,53 @@ def from_file(model: PreTrainedModel, path: str) -> CompressedCache:
     return cache
 
 
-def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -> Header:
-    """Raises:
-    ValueError: not one of ours, or not as it was written.
+def _file(function: str, path: str | Path) -> Path:
+    """The path, or an OptionError if it cannot be that of a file."""
+    if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
+        raise OptionError(f"{function} was given the path {path!r}; it is the name of a file, as text or as a Path")
+    return Path(path)
+
+
+def to_bytes(cache: CompressedCache) -> bytes:
+    """The cache as a safetensors file.
+
+    Raises:
+        UnsupportedError: nothing in the cache is compressed, or the model that made it is no longer in memory.
     """
+    model = cache.made_for
+    if model is None:
+        raise UnsupportedError("the model that made this cache is not in memory any more; save the cache while it is")
+    cache.check_whole()
+    tensors: dict[str, Tensor] = {}
+    layers = []
+    for index, layer in enumerate(cache.layers):
+        own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
+        tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
+        layers.append(about)
+    header = {"version": VERSION, "model": made_by(cache, model), "layers": layers, "compress_s": cache.compress_s}
+    return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
+
+
+def checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of header and tensors, so that no damaged number goes unnoticed."""
+    # The header is hashed as it will be read.
+    found = hashlib.sha256(json.dumps(json.loads(json.dumps(header)), sort_keys=True).encode())
+    for name, part in sorted(tensors.items()):
+        found.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
+        found.update(part.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The content of the metadata entry; raises ValueError if it is missing, of another version or damaged."""
     if not metadata or HEADER not in metadata:
         raise ValueError("it holds tensors, but nothing says they are a cache")
-    found = json.loads(metadata[HEADER])
+    found: dict[str, Any] = json.loads(metadata[HEADER])
     if found["version"] != VERSION:
         raise ValueError(f"it has format version {found['version']}, and this kvfw reads version {VERSION}")
     if found.pop("sha256") != checksum(found, tensors):
         raise ValueError("its content is damaged: the checksum is not that of the numbers in it")
-    return Header(dict(found["model"]), list(found["layers"]), [float(s) for s in found["compress_s"]])
+    return found
 
 
 def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -193,28 +164,20 @@ def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Ten
 
 def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
     untyped: Any = layer
-    return (
-        {"keys": untyped.keys, "values": untyped.values},
-        {"kind": "sliding", "seen": untyped.cumulative_length, "window": untyped.sliding_window},
-    )
+    about = {"kind": "sliding", "seen": untyped.cumulative_length, "window": untyped.sliding_window}
+    return {"keys": untyped.keys, "values": untyped.values}, about
 
 
-def _rebuilt(model: PreTrainedModel, header: Header, tensors: dict[str, Tensor]) -> CompressedCache:
-    """Raises:
-    KeyError, TypeError, ValueError: the header and the tensors do not fit each other or the model.
-    """
+def _rebuilt(model: PreTrainedModel, header: dict[str, Any], tensors: dict[str, Tensor]) -> CompressedCache:
+    """The cache; raises KeyError, TypeError or ValueError if header, tensors and model do not fit together."""
     layers: list[CacheLayerMixin] = []
     places = [runs_on(module) for module in attention_modules(model)]
-    fresh = fresh_layers(model.config)
-    for index, (about, place, empty) in enumerate(zip(header.layers, places, fresh, strict=True)):
-        own = {
-            name.removeprefix(f"{index}."): part.to(place)
-            for name, part in tensors.items()
-            if name.startswith(f"{index}.")
-        }
+    parts = zip(list(header["layers"]), places, fresh_layers(model.config), strict=True)
+    for i, (about, place, empty) in enumerate(parts):
+        own = {name.removeprefix(f"{i}."): x.to(place) for name, x in tensors.items() if name.startswith(f"{i}.")}
         layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
     cache = CompressedCache(layers)
-    cache.compress_s = header.compress_s
+    cache.compress_s = [float(seconds) for seconds in header["compress_s"]]
     return cache
 
 

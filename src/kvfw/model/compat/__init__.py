@@ -1,1 +1,1 @@
-"""What differs between versions of transformers, and what has to be caught around it."""
+"""Compatibility with transformers: differences between its versions, its exceptions and its hooks."""

@@ -1,4 +1,4 @@
-"""Clocks beside an accelerator, which works on after a call has returned."""
+"""Timing on accelerators, which keep working after a call has returned."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device has finished what it was given."""
+    """Waits until the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -1,4 +1,4 @@
-"""What ``generate`` is given: all ids, of which the model's forward only gets those that are new to the cache."""
+"""Observes the arguments of ``generate``: it gets all ids, the model's forward only those that are new to the cache."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -7,21 +7,20 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-#: Held while a block is entered or left, by one thread at a time.
+#: Held while a block is entered or left.
 _lock = threading.Lock()
-#: Told of the arguments of a call of ``generate``, by name.
+#: Receives the arguments of a call of ``generate``, by name.
 Watcher = Callable[[Mapping[str, Any]], None]
 
 
 class Watched:
-    """A model's own ``generate``, which first tells the open blocks of each call."""
+    """A model's own ``generate``, which first shows each call to the open blocks."""
 
     def __init__(self, generate: Callable[..., Any], of_instance: bool) -> None:
         self.__wrapped__, self.of_instance = generate, of_instance
         self.watchers: list[Watcher] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it."""
         given = {"inputs": args[0], **kwargs} if args else kwargs
         for watcher in list(self.watchers):
             watcher(given)
@@ -30,9 +29,9 @@ class Watched:
 
 @contextmanager
 def watched_generate(model: PreTrainedModel, watcher: Watcher) -> Iterator[None]:
-    """Inside the block ``watcher`` is told of every ``model.generate``; blocks may end in any order.
+    """Shows every ``model.generate`` inside the block to ``watcher``; blocks may end in any order.
 
-    It stands in the instance, not in its class, and nothing is left of it when the last block is over.
+    Only the instance is changed, not its class, and it is restored when the last block ends.
     """
     own: dict[str, Any] = model.__dict__
     if getattr(model, "generate", None) is None:

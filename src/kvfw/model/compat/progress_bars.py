@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Keeps them quiet inside the block: local models load in a moment."""
+    """Hides them inside the block: local models load in a moment."""
     import transformers.utils.logging
 
     logging: Any = transformers.utils.logging

@@ -1,4 +1,4 @@
-"""Routes a model's attention through functions of ours, and back. No forward is copied or patched."""
+"""Routes a model's attention through kvfw, without copying or patching a forward."""
 
 import itertools
 import sys
@@ -19,52 +19,36 @@ Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Numbers the routes: those of two models never share a name.
+#: Numbers the routes, so that those of two models never share a name.
 _numbers = itertools.count()
-#: Held while a block is entered or left: a route is found, made and removed by one thread at a time.
+#: Held while a block is entered or left: one thread at a time finds, makes and removes routes.
 _lock = threading.Lock()
 
 
 def uncompiled(function: _F) -> _F:
-    """Keeps a function, and all that it calls, out of torch's compiler."""
+    """Keeps a function, and everything it calls, out of torch's compiler."""
     disable: Any = torch.compiler.disable
     kept: _F = disable(function)
     return kept
 
 
 class Observer(Protocol):
-    """Computes the attention of the calls that are its own."""
+    """Computes attention for the calls it owns."""
 
     def owns(self, module: nn.Module, key: Tensor) -> bool:
-        """Whether a call of attention is this observer's: by the cache that its keys came from."""
-        ...
+        """Whether this observer owns a call of attention, judging by the cache that its keys came from."""
 
     def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Computes attention."""
-        ...
 
     def see_padding(self, padding: Tensor | None) -> None:
-        """Told before each call: the 2-D mask ``[B, seen + new]``, True for real tokens; None for all real."""
-        ...
+        """Receives, before each call, the mask ``[B, seen + new]``, True for real tokens; None if all are real."""
 
 
 class _Route:
-    """The one route of a model, which all open blocks on it share; each call goes to the block that owns it.
-
-    Args:
-        model: the model.
-
-    Raises:
-        UnsupportedError: transformers makes no masks for the model's attention.
-    """
+    """The one route of a model, which all open blocks on it share; each call goes to the block that owns it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.base: str = _implementation(model)
@@ -74,7 +58,7 @@ class _Route:
                 "sdpa or eager"
             )
         self.name = f"kvfw_{next(_numbers)}"
-        #: In order of entering; never changed in place, since other threads may be looking through it.
+        #: In order of entering; never changed in place, since other threads may be iterating over it.
         self.observers: tuple[Observer, ...] = ()
         self._base_mask = ALL_MASK_ATTENTION_FUNCTIONS[self.base]
         # A forward runs in one thread, and makes its mask before its layers attend.
@@ -83,14 +67,14 @@ class _Route:
         self._before = [(config, config._attn_implementation) for config in configs.values()]
 
     def open(self) -> None:
-        """Lets the model's attention go this way."""
+        """Routes the model's attention."""
         AttentionInterface.register(self.name, self.attend)
         AttentionMaskInterface.register(self.name, self.mask)
         for config, _ in self._before:
             config._attn_implementation_internal = self.name
 
     def close(self) -> None:
-        """Gives every configuration what it had, and lets transformers forget the name."""
+        """Restores every configuration and unregisters the route."""
         for config, before in self._before:
             config._attn_implementation_internal = before
         AttentionInterface._global_mapping.pop(self.name, None)
@@ -98,13 +82,13 @@ class _Route:
 
     @uncompiled
     def mask(self, *args: Any, **kwargs: Any) -> Any:
-        """Makes the mask that the model's own attention has, and remembers the padding in it."""
+        """Makes the mask of the model's own attention and remembers its padding."""
         self._forward.padding = kwargs.get("attention_mask")
         return self._base_mask(*args, **kwargs)
 
     @uncompiled
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        """Hands a call to its owner, or to the model's own attention. Observers keep states: they are not compiled."""
+        """Passes a call to its owner, or to the model's own attention. Not compiled, as observers are stateful."""
         owner = next((one for one in reversed(self.observers) if one.owns(module, key)), None)
         if owner is None:
             return model_attention(module, self.base)(module, query, key, *rest, **kwargs)
@@ -114,22 +98,20 @@ class _Route:
 
 @contextmanager
 def routed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
-    """Inside the block the attention calls of ``model`` that ``observer`` owns go to it.
+    """Passes the attention calls of ``model`` that ``observer`` owns to it, inside the block.
 
-    Blocks on one model may be entered and left in any order and by several threads. Once the last one is left, also by
-    an exception, every configuration is as it was and transformers knows nothing of the route any more.
+    Blocks on one model may be entered and left in any order and by several threads. When the last one ends, also by an
+    exception, every configuration is restored and the route is unregistered.
 
     Raises:
         UnsupportedError: transformers makes no masks for the model's attention.
     """
     with _lock:
-        route = _open_route(model)
-        if route is None:
-            route = _Route(model)
-            route.observers = (observer,)
+        found = _open_route(model)
+        route = found or _Route(model)
+        route.observers = (*route.observers, observer)
+        if found is None:
             route.open()
-        else:
-            route.observers = (*route.observers, observer)
     try:
         yield
     finally:
@@ -142,18 +124,15 @@ def routed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
 
 
 def own_implementation(model: PreTrainedModel) -> str:
-    """transformers' name of the model's own attention, also while it is routed."""
+    """transformers' name of the model's own attention implementation, also while it is routed."""
     route = _open_route(model)
     return _implementation(model) if route is None else route.base
 
 
 def model_attention(module: nn.Module, name: str) -> Attention:
-    """The function that an attention module would call under one of transformers' names."""
-    found: Attention = (
-        sys.modules[type(module).__module__].eager_attention_forward
-        if name == "eager"
-        else ALL_ATTENTION_FUNCTIONS[name]
-    )
+    """The function that an attention module calls for one of transformers' implementation names."""
+    home = sys.modules[type(module).__module__]
+    found: Attention = home.eager_attention_forward if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
     return found
 
 
@@ -163,6 +142,6 @@ def _implementation(model: PreTrainedModel) -> str:
 
 
 def _open_route(model: PreTrainedModel) -> _Route | None:
-    """The route that is open for a model: transformers has it under the name in the configuration."""
+    """The open route of a model, registered under the implementation name in its configuration."""
     found = getattr(AttentionInterface._global_mapping.get(_implementation(model)), "__self__", None)
     return found if isinstance(found, _Route) else None

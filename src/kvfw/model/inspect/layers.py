@@ -1,4 +1,4 @@
-"""What kvfw sees of a model: its attention layers, and which of them can be compressed."""
+"""The attention layers of a model, and which of them can be compressed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,27 +17,18 @@ PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo", "proj")
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Probed):
     """One attention layer.
 
     Args:
         index: its place in the model and in the cache.
-        kv_heads: number of KV heads.
         compressible: False for sliding-window layers, which are left as they are.
         output_projection: weight ``[out, H * Dv]`` of the output projection; None where kvfw cannot find or read it.
-        key_dim, value_dim: size of a head's key and value.
-        softcap: cap of the attention logits, where it has one.
-        sinks: whether its heads have attention sinks of their own.
     """
 
     index: int
-    kv_heads: int
     compressible: bool
     output_projection: Tensor | None
-    key_dim: int
-    value_dim: int
-    softcap: float | None
-    sinks: bool
 
 
 @dataclass(frozen=True)
@@ -53,11 +44,7 @@ class Anatomy:
         return tuple(layer for layer in self.layers if layer.compressible)
 
     def check_projections(self, name: str) -> None:
-        """For parts that need the output projection of every compressible layer.
-
-        Raises:
-            UnsupportedError: a layer's cannot be found; ``name`` is what the error calls the model.
-        """
+        """Raises UnsupportedError if kvfw cannot read the output projection of a compressible layer of ``name``."""
         if missing := [str(layer.index) for layer in self.compressible if layer.output_projection is None]:
             raise UnsupportedError(
                 f"this composition needs the attention's output projection, and layers {', '.join(missing)} of {name} "
@@ -72,10 +59,10 @@ def text_config(model: PreTrainedModel) -> Any:
 
 
 def anatomy(model: PreTrainedModel) -> Anatomy:
-    """Looks at a model.
+    """Inspects a model's attention layers.
 
     Raises:
-        UnsupportedError: an architecture kvfw cannot compress correctly, named with the reason.
+        UnsupportedError: an architecture kvfw cannot compress correctly, with the reason.
     """
     name = type(model).__name__
     slots = check_supported(model.config, name, type(model))
@@ -85,19 +72,13 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
             f"{name} has {len(slots)} cache layers but {len(modules)} attention layers that kvfw can see"
         )
     rotary, probed = rotary_reader(model, modules)
-    shapes = [
-        _configured(module.config) if seen is None else seen for module, seen in zip(modules, probed, strict=True)
-    ]
+    shapes = [seen or _configured(module.config) for module, seen in zip(modules, probed, strict=True)]
     layers = tuple(
         Layer(
+            **vars(shape),
             index=i,
-            kv_heads=shape.kv_heads,
             compressible=compressible(slot, name, i),
             output_projection=_output_projection(module, shape.value_dim),
-            key_dim=shape.key_dim,
-            value_dim=shape.value_dim,
-            softcap=shape.softcap,
-            sinks=shape.sinks,
         )
         for i, (slot, module, shape) in enumerate(zip(slots, modules, shapes, strict=True))
     )
@@ -105,7 +86,7 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
 
 
 def _output_projection(attention: Any, value_dim: int) -> Tensor | None:
-    """The weight, as ``[out, in]``, of the named module that takes the outputs of all query heads side by side."""
+    """The weight ``[out, in]`` of the module that takes the concatenated outputs of all query heads."""
     width = int(attention.config.num_attention_heads) * value_dim
     for module in filter(None, (getattr(attention, name, None) for name in PROJECTIONS)):
         weight = getattr(module, "weight", None)
@@ -116,7 +97,7 @@ def _output_projection(attention: Any, value_dim: int) -> Tensor | None:
 
 
 def _configured(config: Any) -> Probed:
-    """What the configuration says of a layer that cannot be asked."""
+    """A layer that cannot be probed, as its configuration describes it."""
     heads = int(config.num_attention_heads)
     dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -124,7 +105,7 @@ def _configured(config: Any) -> Probed:
 
 
 def attention_modules(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Self-attention modules in layer order: those that know their layer and are called attention."""
+    """Self-attention modules in layer order: those with a ``layer_idx`` and "Attention" in their class's name."""
     found: dict[int, nn.Module] = {}
     for module in model.modules():
         index = getattr(module, "layer_idx", None)

@@ -1,4 +1,4 @@
-"""Asks a model's attention layers what they do to keys, by calling them on one token of zeros."""
+"""Probes what a model's attention layers do to keys, by calling them on one token of zeros."""
 
 import inspect
 import threading
@@ -16,7 +16,7 @@ from kvfw.model.inspect.support import runs_on
 
 @dataclass(frozen=True)
 class Probed:
-    """What one layer was seen to do.
+    """What a probe showed of one layer.
 
     Args:
         rotates: whether it rotates its keys.
@@ -35,45 +35,39 @@ class Probed:
 
 
 class _KeyProbe:
-    """Stands in for attention and remembers what it was given."""
+    """Stands in for attention and records its arguments."""
 
     def __init__(self) -> None:
         self.seen: tuple[Tensor, Tensor, dict[str, Any]] | None = None
         self._thread = threading.get_ident()
 
     def owns(self, module: nn.Module, key: Tensor) -> bool:
-        """All calls of this thread: it does nothing else meanwhile."""
+        """All calls of this thread, which makes no other ones meanwhile."""
         return threading.get_ident() == self._thread
 
     def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, None]:
         """Zeros of the right shape."""
         self.seen = key, value, kwargs
         return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
 
     def see_padding(self, padding: Tensor | None) -> None:
-        """There is none."""
+        """Ignored: one token of zeros has no padding."""
 
 
 @torch.no_grad()
 def probe_layers(
     model: PreTrainedModel, attentions: tuple[nn.Module, ...], table_width: int, rotary_dim: int
 ) -> tuple[Probed | None, ...]:
-    """What every layer does; None for layers that do not take their rotation as an argument, which rotate.
+    """Probes every layer; None for layers that do not take their rotation as an argument, which rotate.
 
-    Some families rotate in their sliding-window layers only, and say so nowhere but in the forward. So the layers
-    themselves are asked: tables of NaN leave their mark. A table has one column per coordinate that turns, or one per
-    pair. Layers alike in all their plain attributes are asked once.
+    Some families rotate in their sliding-window layers only, and only their forward shows it. So each layer is called
+    with rotary tables of NaN, which mark what it rotates; a table has a column per rotated coordinate, or per pair.
+    Layers with the same plain attributes are probed once.
 
     Raises:
-        UnsupportedError: a layer rotates other coordinates than the leading ones, or cannot be asked.
+        UnsupportedError: a layer rotates other coordinates than the leading ones, or cannot be probed.
     """
     answers: dict[object, Probed | None] = {}
     probed: list[Probed | None] = []
@@ -88,12 +82,9 @@ def probe_layers(
 
 
 def _plain_attributes(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """All that can make two layers of one class differ, apart from their weights and their place."""
-    return tuple(
-        (name, value)
-        for name, value in sorted(vars(module).items())
-        if name != "layer_idx" and isinstance(value, bool | int | float | str | None)
-    )
+    """Everything in which two layers of one class can differ, apart from their weights and their index."""
+    kept = (item for item in vars(module).items() if item[0] != "layer_idx")
+    return tuple(sorted(item for item in kept if isinstance(item[1], bool | int | float | str | None)))
 
 
 def _ask(
@@ -106,7 +97,7 @@ def _ask(
     hidden = torch.zeros(1, 1, config.hidden_size, dtype=dtype, device=device)
     table = torch.full((1, 1, table_width), torch.nan, dtype=dtype, device=device)
     try:
-        # Not a call of the module: its forward hooks are other people's, and this is no forward of theirs.
+        # Not called as a module: this must not trigger forward hooks that others registered.
         attention.forward(hidden_states=hidden, position_embeddings=(table, table), attention_mask=None)
     except Exception as error:
         raise UnsupportedError(

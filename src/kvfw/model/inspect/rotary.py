@@ -1,4 +1,4 @@
-"""Reads how a model rotates its keys from the model's own rotary module, as it is when asked."""
+"""Reads how a model rotates its keys from its own rotary module."""
 
 import copy
 import inspect
@@ -15,7 +15,7 @@ from kvfw.core.state.rope import LAYOUTS, Layout, Rope, rotate
 from kvfw.errors import UnsupportedError
 from kvfw.model.inspect.probe import Probed, probe_layers
 
-#: Where the model's own rotation is tried out.
+#: Positions at which the model's own rotation is tried.
 PROBE_POSITIONS = (0, 5, 17)
 
 
@@ -36,17 +36,14 @@ class RotaryReader:
     rotates: tuple[bool, ...]
 
     def read(self, layer: int) -> Rope | None:
-        """The rotation in force now for a layer; None where the layer rotates nothing.
-
-        Dynamic variants change their frequencies with the length of the input, so this is read when keys are written.
-        """
+        """A layer's current rotation, None if it has none; dynamic variants change theirs with the input's length."""
         if self.module is None or not self.rotates[layer]:
             return None
         inv_freq, scaling = _table(self.module, self.layer_types[layer] if self.layer_types else None)
         return Rope(inv_freq.detach().float().clone(), scaling, self.layout)
 
     def settings(self, layer: int) -> Mapping[str, Any]:
-        """What the configuration says about a layer's rotation, under transformers' names."""
+        """The configuration of a layer's rotation, under transformers' names."""
         config: Any = getattr(self.module, "config", None)
         settings: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
         if self.layer_types and isinstance(settings.get(self.layer_types[layer]), Mapping):
@@ -57,14 +54,10 @@ class RotaryReader:
 def rotary_reader(
     model: PreTrainedModel, attentions: tuple[nn.Module, ...]
 ) -> tuple[RotaryReader, tuple[Probed | None, ...]]:
-    """Finds the rotary module of a model and how it pairs coordinates, and asks each layer what it does.
-
-    Args:
-        model: the language model.
-        attentions: its attention modules, in layer order.
+    """Finds a model's rotary module and how it pairs coordinates, and probes its attention modules, in layer order.
 
     Raises:
-        UnsupportedError: the model's rotation is none that kvfw knows how to undo.
+        UnsupportedError: kvfw does not know how to undo the model's rotation.
     """
     module = next((m for name, m in model.named_modules() if name.split(".")[-1].startswith("rotary_emb")), None)
     config: Any = attentions[0].config
@@ -81,7 +74,7 @@ def rotary_reader(
             f"the rotary frequencies of {type(model).__name__} are offloaded, so kvfw cannot read them; load the model "
             "without offload_buffers=True"
         )
-    # Asked of a copy: dynamic variants change their frequencies whenever they are called.
+    # A copy, because dynamic variants change their frequencies whenever they are called.
     tables, rope = _probe_tables(copy.deepcopy(module), layer_types)
     probed = probe_layers(model, attentions, tables[0].shape[-1], rope.rotary_dim)
     rotates = tuple(layer is None or layer.rotates for layer in probed)
@@ -103,10 +96,10 @@ def _table(module: nn.Module, layer_type: str | None) -> tuple[Tensor, float]:
 
 @torch.no_grad()
 def _probe_tables(module: nn.Module, layer_types: tuple[str, ...]) -> tuple[tuple[Tensor, Tensor], Rope]:
-    """A rotary module's own cosines and sines ``[1, 3, rotary_dim]`` at the probe's positions, and what made them."""
+    """A rotary module's cosines and sines ``[1, 3, rotary_dim]`` at the probe's positions, and their frequencies."""
     layer_type = layer_types[0] if layer_types else None
     device = _table(module, layer_type)[0].device
-    # Two-dimensional ids do for models that take one row per axis too: text has the same position on every axis.
+    # Two-dimensional ids also work for models with several axes: text has the same position on every axis.
     x, positions = torch.zeros(1, device=device), torch.tensor([PROBE_POSITIONS], device=device)
     takes_type = "layer_type" in inspect.signature(module.forward).parameters
     tables = module(x, positions, layer_type) if takes_type else module(x, positions)
@@ -116,7 +109,7 @@ def _probe_tables(module: nn.Module, layer_types: tuple[str, ...]) -> tuple[tupl
 
 @torch.no_grad()
 def _layout(attention: nn.Module, tables: tuple[Tensor, Tensor], rope: Rope) -> Layout:
-    """Rotates a probe with the model's own function and finds the layout that gives the same."""
+    """The layout whose rotation of a random probe equals that of the model's own function."""
     apply: Callable[..., Any] | None = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
     name = type(attention).__name__
     if apply is None:

@@ -1,4 +1,4 @@
-"""A model without weights, made of its configuration alone, that can be asked what its attention does."""
+"""A model without weights, made from its configuration alone, whose attention can be probed."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kvfw.model.inspect.layers import attention_modules
 
 
 class _Zeros(nn.Module):
-    """A linear layer whose weights and bias are all zero, and take no memory."""
+    """A linear layer of zeros that takes no memory."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -23,17 +23,12 @@ class _Zeros(nn.Module):
 
 
 def skeleton(config: PreTrainedConfig, name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
-    """The model of a configuration, in its real shape; only what turns keys is there, all else takes no memory.
+    """The model of a whole configuration in its real shape: rotation is real, projections are zero, the rest is meta.
 
-    Its projections are zero. It can be looked at (:func:`kvfw.model.inspect.layers.anatomy`), not run.
-
-    Args:
-        config: of the whole model.
-        name: what errors call the model.
-        trust_remote_code: let code that comes with the model run.
+    It can be inspected (:func:`kvfw.model.inspect.layers.anatomy`), not run. ``name`` is its name in errors.
 
     Raises:
-        UnsupportedError: transformers cannot make a model of it, or its rotary module not without the model.
+        UnsupportedError: transformers cannot build the model, or not its rotary module alone.
     """
     maker: Any = AutoModelForCausalLM
     with made_by_transformers(name), torch.device("meta"):
@@ -48,13 +43,13 @@ def skeleton(config: PreTrainedConfig, name: str, *, trust_remote_code: bool = F
 
 
 def _remade(rotary: Any) -> nn.Module:
-    """The same rotary module with its frequencies."""
+    """The same rotary module with real frequencies."""
     try:
         remade: nn.Module = type(rotary)(rotary.config)
     except Exception as error:
         raise UnsupportedError(
             f"{type(rotary).__name__} cannot be made of the configuration alone ({type(error).__name__}: {error}); "
-            "what it does is seen only once the model is loaded"
+            "load the model to see what it does"
         ) from error
     return remade
 

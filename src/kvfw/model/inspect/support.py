@@ -1,4 +1,4 @@
-"""What a configuration alone tells about whether kvfw can compress a model: asked before any weights load."""
+"""Checks whether kvfw can compress a model, from its configuration alone, before any weights load."""
 
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.compat.config_errors import made_by_transformers
 from kvfw.model.compat.versions import layer_configs
 
-#: Why layers of transformers' caches that are no list of keys and values cannot be compressed.
+#: Why cache layers of transformers that do not store keys and values per token cannot be compressed.
 _RECURRENT = "keeps a recurrent state of fixed size (linear attention, Mamba, RWKV) in place of keys and values"
 _REASONS = {
     "LinearAttentionLayer": _RECURRENT,
@@ -25,16 +25,12 @@ _REASONS = {
 def check_supported(
     config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None
 ) -> tuple[CacheLayerMixin, ...]:
-    """The empty cache layers of a model, one per layer, if all of it is known to kvfw.
+    """The empty cache layers of a model, one per layer, if kvfw supports all of them.
 
-    Args:
-        config: of the whole model.
-        name: what errors call the model.
-        model_class: its class, where it is known.
+    ``config`` is the whole model's, ``name`` its name in errors, ``model_class`` its class, where it is known.
 
     Raises:
-        UnsupportedError: an architecture kvfw cannot compress correctly, with the reason; or a configuration that
-            transformers itself cannot use.
+        UnsupportedError: an architecture kvfw cannot compress correctly, or a configuration transformers cannot use.
     """
     with made_by_transformers(name):
         text: Any = config.get_text_config(decoder=True)
@@ -66,10 +62,10 @@ def check_supported(
 
 
 def check_is_model(model: object, function: str) -> None:
-    """Refuses what is no transformers model, and names the model inside where there is one.
+    """Refuses what is no transformers model.
 
     Raises:
-        UnsupportedError: with what to pass instead.
+        UnsupportedError: saying what to pass instead, such as the model inside a wrapper.
     """
     if isinstance(model, PreTrainedModel):
         return
@@ -80,13 +76,9 @@ def check_is_model(model: object, function: str) -> None:
 
 
 def check_kind(config: PreTrainedConfig, name: str) -> None:
-    """Whether this is a causal language model at all.
-
-    Raises:
-        UnsupportedError: it is none, or none that transformers knows.
-    """
+    """Raises UnsupportedError for anything but a causal language model that transformers knows."""
     _refuse_encoder_decoder(config, name)
-    # Encoders can be loaded as if they were causal, attend both ways all the same, and give nonsense.
+    # Encoders load as if they were causal, but attend in both directions and generate nonsense.
     architectures: list[str] = getattr(config, "architectures", None) or []
     own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     is_encoder = any(a.endswith("ForMaskedLM") for a in architectures) and not getattr(config, "is_decoder", False)
@@ -114,7 +106,7 @@ def fresh_layers(config: PreTrainedConfig) -> tuple[CacheLayerMixin, ...]:
 
 
 def runs_on(module: nn.Module) -> torch.device:
-    """The device a module computes on: of one that accelerate offloads, where its weights are brought for a forward."""
+    """The device a module computes on; for modules that accelerate offloads, the one it moves the weights to."""
     hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
     brought = next((device for hook in hooks if (device := getattr(hook, "execution_device", None)) is not None), None)
     return torch.device(brought) if brought is not None else next(module.parameters(), torch.empty(0)).device

@@ -1,4 +1,4 @@
-"""Where a model runs and in which numbers: devices, dtypes and attention implementations by name."""
+"""Devices, dtypes and attention implementations by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTypeName = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 def choose_device(text: str) -> torch.device:
-    """The torch device called ``text``, tried by allocating on it; ``auto`` is the first of cuda, mps, cpu.
+    """The torch device called ``text``, after a trial allocation on it; ``auto`` is the first of cuda, mps, cpu.
 
     Raises:
         OptionError: no such device on this machine.
@@ -54,15 +54,16 @@ def choose_dtype(text: str, device: torch.device) -> torch.dtype | Literal["auto
 
 
 def check_attention(implementation: str | None, trust_remote_code: bool) -> None:
+    """Refuses attention implementations that do not exist here.
+
+    Raises:
+        OptionError: unknown to transformers, or a kernel from the hub (a name with a slash) that is not trusted to run.
+    """
     from transformers import AttentionInterface
 
     make_interface: Any = AttentionInterface
-
-    if implementation is None:
-        return
     allowed = sorted({"eager", *make_interface().valid_keys()})
-    # A name with a slash is a kernel that is downloaded from the hub and run.
-    if implementation in allowed or ("/" in implementation and trust_remote_code):
+    if implementation in (None, *allowed) or ("/" in str(implementation) and trust_remote_code):
         return
     raise OptionError(
         f"attention implementation {implementation!r} does not exist here; use one of {', '.join(allowed)}"

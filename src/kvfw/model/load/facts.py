@@ -1,4 +1,4 @@
-"""What kvfw sees in a model, from its configuration alone: for people and programs that choose one."""
+"""What kvfw sees of a model, from its configuration alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvfw.core.state.rope import Layout
 from kvfw.errors import UnsupportedError
-from kvfw.model.inspect.layers import Anatomy, Layer, anatomy
+from kvfw.model.inspect.layers import Anatomy, anatomy
 from kvfw.model.inspect.skeleton import skeleton
 from kvfw.model.inspect.support import causal_class, check_kind, check_supported, fresh_layers
 from kvfw.model.load.load import OpenModel
@@ -21,11 +21,11 @@ class RopeFacts:
     """How a layer rotates its keys.
 
     Args:
-        type: transformers' name for how frequencies are made: default, linear, dynamic, yarn, longrope, llama3, ...
+        type: transformers' name of the kind of RoPE: default, linear, dynamic, yarn, longrope, llama3, ...
         layout: which coordinates form a pair.
-        rotary_dim: leading coordinates of a key that turn.
+        rotary_dim: number of leading coordinates of a key that are rotated.
         base: of the frequencies; None where the configuration names none.
-        attention_factor: what the rotated coordinates are multiplied by.
+        attention_factor: factor on the rotated coordinates.
         settings: further settings of the type.
     """
 
@@ -46,7 +46,7 @@ class LayerFacts:
         window: tokens a sliding window holds.
         kv_heads: number of KV heads.
         key_dim, value_dim: size of a head's key and value.
-        rope: None where the layer rotates nothing.
+        rope: None where the layer does not rotate keys.
         softcap: cap of the attention logits.
         sinks: whether heads have attention sinks of their own.
     """
@@ -71,13 +71,13 @@ class ModelFacts:
     """A model as kvfw sees it.
 
     Args:
-        model: as it was named.
+        model: its name as given.
         model_type: transformers' name of the family.
         architecture: class of the model; None where it is not known.
-        dtype: what keys and values are stored in, for the figures in bytes.
+        dtype: of keys and values, for the figures in bytes.
         query_heads: number of query heads; None where the configuration does not say.
-        positions: largest prompt and response together; None where there is no limit.
-        layers: empty for a model that is refused.
+        positions: most tokens of prompt and response together; None where there is no limit.
+        layers: empty for a refused model.
         refused: why kvfw cannot compress it; None if it can.
     """
 
@@ -91,22 +91,22 @@ class ModelFacts:
     refused: str | None
 
     def bytes_per_token(self, attention: Literal["full", "sliding"]) -> int:
-        """Bytes of keys and values that one token takes in all layers of a kind."""
+        """Bytes of keys and values per token, over all layers of a kind."""
         size = getattr(torch, self.dtype).itemsize
         numbers = (x.kv_heads * (x.key_dim + x.value_dim) for x in self.layers if x.attention == attention)
         return int(sum(numbers) * size)
 
 
 def inspect_model(name: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> ModelFacts:
-    """Looks at a model without loading its weights.
+    """Inspects a model without loading its weights.
 
     Args:
-        name: an embedded name, a folder, a hub id; or a file or folder with a configuration and nothing else.
-        dtype: float32, bfloat16 or float16; auto: what the checkpoint is stored in.
+        name: an embedded model's name, a folder, a hub id; or a file or folder with only a configuration.
+        dtype: float32, bfloat16 or float16; auto: the checkpoint's.
         trust_remote_code: let code that comes with the model run.
 
     Raises:
-        UnknownNameError, FetchError: no such model, or it cannot be had.
+        UnknownNameError, FetchError: no such model, or it cannot be fetched.
         UnsupportedError: its configuration cannot be read.
     """
     opened = OpenModel(lone_config(name) or resolve_model(name), trust_remote_code=trust_remote_code)
@@ -116,14 +116,16 @@ def inspect_model(name: str, *, dtype: str = "auto", trust_remote_code: bool = F
 def inspect_config(
     config: PreTrainedConfig, name: str, *, dtype: str = "auto", trust_remote_code: bool = False
 ) -> ModelFacts:
-    """Looks at the model of a configuration; arguments as for :func:`inspect_model`."""
-    found = causal_class(config)
+    """Inspects the model of a configuration; arguments as for :func:`inspect_model`."""
+    found, called = causal_class(config), f"{name!r} ({config.model_type})"
     text: Any = config.get_text_config(decoder=True)
     stored = str(getattr(text, "dtype", None) or "float32").removeprefix("torch.")
     layers: tuple[LayerFacts, ...] = ()
     refused = None
     try:
-        layers = _layers(config, f"{name!r} ({config.model_type})", trust_remote_code)
+        check_kind(config, called)
+        check_supported(config, called, found)
+        layers = layer_facts(skeleton(config, called, trust_remote_code=trust_remote_code))
     except UnsupportedError as error:
         refused = str(error)
     named: list[str] = getattr(config, "architectures", None) or []
@@ -139,33 +141,25 @@ def inspect_config(
     )
 
 
-def _layers(config: PreTrainedConfig, name: str, trust_remote_code: bool) -> tuple[LayerFacts, ...]:
-    check_kind(config, name)
-    check_supported(config, name, causal_class(config))
-    return layer_facts(skeleton(config, name, trust_remote_code=trust_remote_code))
-
-
 def layer_facts(model: PreTrainedModel) -> tuple[LayerFacts, ...]:
-    """What kvfw sees in every layer of a model.
+    """The facts of every layer of a model.
 
     Raises:
         UnsupportedError: an architecture kvfw cannot compress correctly.
     """
     seen = anatomy(model)
-    windows = [getattr(layer, "sliding_window", None) for layer in fresh_layers(model.config)]
-    return tuple(_layer(part, seen, window) for part, window in zip(seen.layers, windows, strict=True))
-
-
-def _layer(part: Layer, seen: Anatomy, window: int | None) -> LayerFacts:
-    return LayerFacts(
-        attention="full" if part.compressible else "sliding",
-        window=None if part.compressible else window,
-        kv_heads=part.kv_heads,
-        key_dim=part.key_dim,
-        value_dim=part.value_dim,
-        rope=_rope(part.index, seen),
-        softcap=part.softcap,
-        sinks=part.sinks,
+    return tuple(
+        LayerFacts(
+            attention="full" if part.compressible else "sliding",
+            window=None if part.compressible else getattr(fresh, "sliding_window", None),
+            kv_heads=part.kv_heads,
+            key_dim=part.key_dim,
+            value_dim=part.value_dim,
+            rope=_rope(part.index, seen),
+            softcap=part.softcap,
+            sinks=part.sinks,
+        )
+        for part, fresh in zip(seen.layers, fresh_layers(model.config), strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""The files of a model, found once: on this machine, or on the hub, which is asked a single time."""
+"""The files of a model: located once, on this machine or with a single question to the hub."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Files that can be read now, or from the hub as far as ``answer`` says; ``trusted`` lets their code run."""
+    """Readable files, local or on the hub as ``answer`` tells; ``trusted`` lets their code run."""
 
     source: ModelSource
     location: str
@@ -30,7 +30,7 @@ class ModelFiles:
 
     @property
     def local_only(self) -> bool:
-        """Whether the network is left alone."""
+        """Whether to stay off the network."""
         return not self.answer.reachable
 
     def read_config(self) -> PreTrainedConfig:
@@ -45,23 +45,16 @@ class ModelFiles:
         return config
 
     def read_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer, set to pad on the left; its end token pads where it has no padding token.
-
-        It does not warn of texts longer than the model's positions: prompts are cut out of longer texts, and their own
-        length is checked.
-        """
+        """The tokenizer, set to pad on the left; without a padding token it pads with its end token."""
         from transformers import AutoTokenizer
 
         with self.explained("the tokenizer files"):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                self.location,
-                trust_remote_code=self.trusted,
-                local_files_only=self.local_only,
-                padding_side="left",
+                self.location, trust_remote_code=self.trusted, local_files_only=self.local_only, padding_side="left"
             )
         if tokenizer.pad_token is None and tokenizer.eos_token is not None:
             tokenizer.pad_token = tokenizer.eos_token
-        # transformers warns once per tokenizer; this says it has.
+        # Marks the warning about long texts as given: kvfw cuts prompts out of longer texts and checks their length.
         tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
         return tokenizer
 
@@ -102,7 +95,7 @@ class ModelFiles:
 
     @contextmanager
     def explained(self, files: str = "config.json") -> Iterator[None]:
-        """Turn what transformers raises about a model's files into one error for the user; ``files`` are read in it."""
+        """Turns any exception of transformers while it reads ``files`` into one error for the user."""
         from safetensors import SafetensorError
 
         try:
@@ -120,8 +113,7 @@ class ModelFiles:
             if self.source.kind == "hub":
                 raise explain_hub_failure(self.source.name, self.answer, error) from error
             raise UnsupportedError(f"{self.source.name!r} ({self.location}) cannot be loaded: {error}") from error
-        except Exception as error:
-            # What transformers raises for a value it cannot use is of any kind.
+        except Exception as error:  # transformers raises anything for a value it cannot use
             raise cannot_be_used(repr(self.source.name), error, files) from error
 
 
@@ -131,26 +123,24 @@ def find_files(source: ModelSource, ask: HubQuestion, *, trusted: bool) -> Model
     Raises:
         UnknownNameError: the hub has no such model.
         FetchError: an embedded model could not be fetched.
-        RunError: a plugin could not give its model.
+        RunError: a plugin could not provide its model.
         UnsupportedError: an embedded model that is no language model.
     """
-    nobody = HubAnswer(reachable=False)
-    match source.kind:
-        case "embedded":
-            model = EMBEDDED[source.name]
-            if model.kind != "language":
-                raise UnsupportedError(f"{model.name!r} is a sentence encoder, not a causal language model")
-            return ModelFiles(source, str(ensure_embedded(model)), nobody, trusted)
-        case "plugin":
-            return ModelFiles(source, str(plugin_folder(source)), nobody, trusted)
-        case "folder":
-            return ModelFiles(source, source.location, nobody, trusted)
-        case "hub":
-            return ModelFiles(source, source.location, ask(source.location), trusted)
+    location, answer = source.location, HubAnswer(reachable=False)
+    if source.kind == "embedded":
+        model = EMBEDDED[source.name]
+        if model.kind != "language":
+            raise UnsupportedError(f"{model.name!r} is a sentence encoder, not a causal language model")
+        location = str(ensure_embedded(model))
+    elif source.kind == "plugin":
+        location = str(plugin_folder(source))
+    elif source.kind == "hub":
+        answer = ask(location)
+    return ModelFiles(source, location, answer, trusted)
 
 
 def _check_architectures(config: PreTrainedConfig, name: str) -> None:
-    """transformers keeps whatever stands there."""
+    """Refuses ``architectures`` that are no list of names, which transformers does not check."""
     found: object = getattr(config, "architectures", None)
     if found is not None and not (isinstance(found, list) and all(isinstance(one, str) for one in found)):
         raise UnsupportedError(

@@ -1,8 +1,7 @@
 """One quick question to the Hugging Face hub before anything is loaded from it.
 
-The hub client retries every file for half a minute when there is no network. Asking once, with a short
-timeout, tells whether to use the network at all or the local cache only, and gives plain answers to the usual
-mistakes.
+Without a network the hub client retries every file for half a minute. One question with a short timeout decides whether
+to use the network or only the local cache, and catches the usual mistakes with a clear error.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ class HubAnswer:
     """What the hub said about a repository.
 
     Attributes:
-        reachable: whether it could be asked; if not, only what is cached locally can be loaded.
+        reachable: whether it answered; if not, only locally cached files can be loaded.
         has_safetensors: whether the repository holds weights in safetensors; None when not known.
-        trouble: why the hub could not be asked; empty when it could.
+        trouble: why it did not answer; empty when it did.
     """
 
     reachable: bool
@@ -31,15 +30,11 @@ class HubAnswer:
 
 
 HubQuestion = Callable[[str], HubAnswer]
-"""Asks about a hub id; tests hand in their own."""
+"""Asks about a hub id; tests pass their own."""
 
 
 def ask_hub(name: str, *, endpoint: str | None = None, timeout_s: float = HUB_TIMEOUT_S) -> HubAnswer:
-    """Ask the hub whether the model ``name`` exists, waiting no longer than ``timeout_s`` seconds.
-
-    Args:
-        name: ``owner/model``.
-        endpoint: another hub than the configured one.
+    """Asks the hub, or the one at ``endpoint``, whether the model ``name`` (``owner/model``) exists.
 
     Raises:
         UnknownNameError: the hub has no such model, or not for this user.
@@ -50,8 +45,7 @@ def ask_hub(name: str, *, endpoint: str | None = None, timeout_s: float = HUB_TI
     try:
         info = HfApi(endpoint=endpoint).model_info(name, timeout=timeout_s)
     except GatedRepoError:
-        # The listing is refused already; the error that a file gives later says what to do.
-        return HubAnswer(reachable=True)
+        return HubAnswer(reachable=True)  # the error raised for its files later says what to do
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UnknownNameError(
             f"the hub has no model {name!r} that you may see; check the spelling, "
@@ -74,9 +68,8 @@ def explain_hub_failure(name: str, answer: HubAnswer, error: BaseException) -> K
         )
     if not answer.reachable:
         return FetchError(
-            f"the hub model {name!r} is not complete in the local Hugging Face cache, and the hub "
-            f"cannot be reached ({answer.trouble}). "
-            "Connect once, or give a local model folder or an embedded model"
+            f"the hub model {name!r} is not complete in the local Hugging Face cache, and the hub cannot be reached "
+            f"({answer.trouble}). Connect once, or give a local model folder or an embedded model"
         )
     if isinstance(error, OSError):
         return FetchError(f"the hub model {name!r} could not be loaded: {error}")
@@ -84,9 +77,7 @@ def explain_hub_failure(name: str, answer: HubAnswer, error: BaseException) -> K
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
+    chain = [error]
+    while (link := chain[-1].__cause__ or chain[-1].__context__) is not None and link not in chain:
         chain.append(link)
-        link = link.__cause__ or link.__context__
     return chain

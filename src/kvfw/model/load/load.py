@@ -1,6 +1,6 @@
-"""Open a model once: its configuration, its tokenizer, and its weights on demand.
+"""Opens a model: its configuration, tokenizer and weights, each read once, on demand.
 
-Weights are read from safetensors only, and code that comes with a model runs only when asked for.
+Weights are read from safetensors only, and code that comes with a model runs only if allowed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class LoadedModel:
 
     Attributes:
         model: the transformers model.
-        tokenizer: its tokenizer; pads on the left, and has a padding token wherever the model has an end
-            token.
+        tokenizer: its tokenizer; pads on the left, and has a padding token wherever the model has an end token.
         source: where both came from.
         config: the model's configuration.
     """
@@ -41,15 +40,7 @@ class LoadedModel:
 
 
 class OpenModel:
-    """One model by its name: looked up, fetched and asked for at the hub once, however often it is used.
-
-    Nothing is read before it is asked for.
-
-    Args:
-        source: where it comes from.
-        trust_remote_code: let code that comes with the model run.
-        ask: how the hub is asked.
-    """
+    """One model; it is fetched, and the hub asked about it (``ask``), at most once, when something is first read."""
 
     def __init__(self, source: ModelSource, *, trust_remote_code: bool = False, ask: HubQuestion = ask_hub) -> None:
         self.source = source
@@ -65,9 +56,7 @@ class OpenModel:
         """The configuration, whether kvfw can compress the model or not; no weights are read.
 
         Raises:
-            UnknownNameError: no such model.
-            FetchError: it could not be downloaded.
-            UnsupportedError: the configuration cannot be read.
+            UnknownNameError, FetchError, UnsupportedError: no such model; no download; an unreadable configuration.
         """
         return self._files.read_config()
 
@@ -77,8 +66,8 @@ class OpenModel:
 
         Raises:
             UnknownNameError, FetchError: as for ``any_config``.
-            UnsupportedError: it is not a causal language model that transformers knows, one that kvfw cannot compress,
-                or has a configuration that transformers cannot use.
+            UnsupportedError: transformers knows no such causal language model or cannot use its configuration, or kvfw
+                cannot compress it.
         """
         from kvfw.model.inspect.support import causal_class, check_kind, check_supported
 
@@ -123,17 +112,13 @@ def open_model(
     registry: Registry | None = None,
     ask: HubQuestion = ask_hub,
 ) -> OpenModel:
-    """Opens a model by name; neither network nor files are touched yet.
+    """Opens a model by name, without using the network yet; names and errors as for :func:`resolve_model`.
 
     Args:
         name: an embedded model's, a plugin's, a folder, or a hub id ``owner/model``.
         trust_remote_code: let code that comes with the model run.
         registry: where plugins' models are looked up; the installed ones by default.
-        ask: how the hub is asked.
-
-    Raises:
-        UnknownNameError: it is none of these, or two plugins claim the name.
-        UnsupportedError: a folder with a configuration but without safetensors weights.
+        ask: asks the hub.
     """
     return OpenModel(resolve_model(name, registry), trust_remote_code=trust_remote_code, ask=ask)
 
@@ -146,12 +131,11 @@ def load_model(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
 ) -> LoadedModel:
-    """Load a causal language model with its tokenizer.
+    """Loads a causal language model with its tokenizer.
 
     Args:
         source: an embedded model's name, a plugin's, a folder, or a hub id ``owner/model``.
-        dtype: ``float32``, ``float16``, ``bfloat16``, or ``auto``: float32 on a CPU, elsewhere what the
-            checkpoint is stored in.
+        dtype: ``float32``, ``float16``, ``bfloat16``, or ``auto``: float32 on a CPU, elsewhere the checkpoint's.
         device: a torch device, or ``auto``: the first available of cuda, mps, cpu.
         trust_remote_code: let code that comes with the model run.
         attn_implementation: one of transformers' attention implementations; None leaves the choice to it.
@@ -160,8 +144,8 @@ def load_model(
         UnknownNameError: no such model.
         OptionError: a dtype, device or attention implementation that does not exist here.
         FetchError: the model could not be downloaded.
-        UnsupportedError: not a causal language model, weights missing or not in safetensors, or code of its
-            own that was not allowed to run.
+        UnsupportedError: not a causal language model; weights missing or not in safetensors; or it needs its own code,
+            which is not allowed to run.
     """
     opened = open_model(source, trust_remote_code=trust_remote_code)
     return opened.load(dtype=dtype, device=device, attn_implementation=attn_implementation)

@@ -1,27 +1,16 @@
-"""A random model of a real architecture: for checks that need a model's mechanics and not its knowledge."""
+"""A random model of a real architecture, for checks that need no trained weights."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 
 def random_llama(
-    *,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    vocabulary: int = 211,
-    spread: float = 0.2,
-    seed: int = 0,
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, vocabulary: int = 211, spread: float = 0.2, seed: int = 0
 ) -> PreTrainedModel:
-    """A Llama with random weights in float32 on the CPU. The global random generator stays as it is.
+    """A Llama with random weights in float32 on the CPU. The global random generator is left unchanged.
 
-    Args:
-        layers, heads, kv_heads, head_dim: its shape; the hidden size is ``heads * head_dim``.
-        vocabulary: number of tokens.
-        spread: standard deviation of the weights. 0.2 makes a small model's attention far from uniform, so that a
-            wrong token shows in the logits.
-        seed: the same weights for the same seed.
+    The hidden size is ``heads * head_dim``, ``vocabulary`` a number of tokens. ``spread`` is the standard deviation of
+    the weights: 0.2 makes a small model's attention far from uniform, so that a wrong token shows in the logits.
     """
     config = LlamaConfig(
         vocab_size=vocabulary,

@@ -12,7 +12,7 @@ ENCODER = "minilm-l6"
 
 
 class SentenceEncoder:
-    """Loads all-MiniLM-L6-v2 when the first text comes; if that fails, every answer is the reason."""
+    """all-MiniLM-L6-v2, loaded at the first text; if that fails, every answer is ``Missing`` with the reason."""
 
     @cached_property
     def _model(self) -> Any:
@@ -22,7 +22,7 @@ class SentenceEncoder:
             return Missing(f"no sentence encoder: {error}")
         from sentence_transformers import SentenceTransformer
 
-        # On the CPU: a few short texts, and the language model's device stays its own.
+        # On the CPU: the texts are few and short, and the language model keeps its device to itself.
         with without_bars():
             return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
 

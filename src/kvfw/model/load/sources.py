@@ -1,4 +1,4 @@
-"""What a model's name means: an embedded model, one of a plugin, a local folder, or a hub id ``owner/model``."""
+"""Resolves a model's name: an embedded model, a plugin's, a local folder, or a hub id ``owner/model``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ModelSource:
 
     Attributes:
         name: as the user gave it.
-        location: the folder, or the hub id. An embedded model's folder need not exist yet; a plugin's model has the
-            target that knows its folder.
+        location: the folder (an embedded model's may not exist yet), the hub id, or the plugin's target that returns
+            the folder.
         kind: ``embedded``, ``plugin``, ``folder`` or ``hub``.
-        part: what the plugin announced.
+        part: the plugin's registration.
     """
 
     name: str
@@ -38,15 +38,11 @@ class ModelSource:
 
 
 def resolve_model(name: str, registry: Registry | None = None) -> ModelSource:
-    """Say what ``name`` means, without network and without reading the model.
+    """Resolves ``name`` without using the network or reading the model.
 
-    In this order: an embedded model's name; the name of a plugin's model; a local folder (``~`` is expanded) with
-    ``config.json`` and safetensors weights; a hub id with its owner, ``owner/model``, whose existence is not checked
-    here.
-
-    Args:
-        name: as the user gave it.
-        registry: where plugins' models are looked up; the installed ones by default.
+    In this order: an embedded model's name; the name of a plugin's model (in ``registry``; by default the installed
+    ones); a local folder (``~`` is expanded) with ``config.json`` and safetensors weights; a hub id ``owner/model``,
+    whose existence is not checked here.
 
     Raises:
         UnknownNameError: it is none of these, or two plugins claim the name.
@@ -58,15 +54,13 @@ def resolve_model(name: str, registry: Registry | None = None) -> ModelSource:
     if catalogue.claimed(Kind.MODEL, name):
         part = catalogue.get(Kind.MODEL, name)
         return ModelSource(name, part.target, "plugin", part)
-    folder = _as_folder(name)
-    if folder is not None:
+    if (folder := _as_folder(name)) is not None:
         return _folder_source(name, folder)
     if _HUB_ID.fullmatch(name):
         return ModelSource(name, name, "hub")
     embedded = [model.name for model in EMBEDDED.values() if model.kind == "language"]
     brought = [part.name for part in catalogue.of_kind(Kind.MODEL) if part.name not in EMBEDDED]
-    known = [*embedded, *brought]
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    close = difflib.get_close_matches(name, [*embedded, *brought], n=2, cutoff=0.5)
     guess = f"; did you mean {' or '.join(close)}?" if close else ""
     plugins = f"as one of a plugin ({', '.join(brought)}), " if brought else ""
     raise UnknownNameError(
@@ -77,18 +71,18 @@ def resolve_model(name: str, registry: Registry | None = None) -> ModelSource:
 
 
 def lone_config(name: str) -> ModelSource | None:
-    """A configuration without weights: a file, or a folder that has one."""
+    """The source for a configuration file, or a folder with one, that need not have weights."""
     path = Path(name).expanduser()
     is_one = name not in EMBEDDED and ((path.suffix == ".json" and path.is_file()) or (path / "config.json").is_file())
     return ModelSource(name, str(path.resolve()), "folder") if is_one else None
 
 
 def plugin_folder(source: ModelSource) -> Path:
-    """The folder a plugin's model lives in; its function may fetch or make it first.
+    """The folder of a plugin's model; the plugin's function may fetch or make it first.
 
     Raises:
         RequestError: the function cannot be imported.
-        RunError: it failed, or gave no folder of a model.
+        RunError: it failed, or returned no folder of a model.
     """
     assert source.part is not None
     who = f"model {source.name!r} of {source.part.provider}"

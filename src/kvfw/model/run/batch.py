@@ -1,4 +1,4 @@
-"""Greedy decoding of several caches of one prompt as a batch, which writes what each would write alone."""
+"""Greedy decoding of several caches of one prompt as a batch, with the same tokens as one by one."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -14,18 +14,17 @@ from kvfw.model.run.decode import decoding, end_tokens
 
 #: By dtype, how far apart the two best logits of a step must lie for the choice to be certain in a batch, as a fraction
 #: of the largest logit. A product of several rows rounds differently from that of one row: in float32 the logits of the
-#: embedded model, of size 20, differ by less than 0.001. In half precision they differ by so much that most steps would
-#: be uncertain, so there is no entry.
+#: embedded model, of size 20, differ by less than 0.001. In half precision most steps would be uncertain: no entry.
 SURE_GAP: Mapping[torch.dtype, float] = MappingProxyType({torch.float32: 1e-3, torch.float64: 1e-3})
-#: Names under which configurations say how many experts a layer has.
+#: Names of a layer's number of experts in configurations.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 def can_decode_together(model: PreTrainedModel) -> bool:
-    """Whether a batch can be trusted to write what its rows write alone.
+    """Whether a batch reliably gives the tokens that its rows give alone.
 
-    Not in half precision, nor where products of float32 are taken in less (TF32), nor with a mixture of experts: there
-    a rounding that chooses another expert moves logits by any amount.
+    Not in half precision, nor with reduced-precision products of float32 (TF32), nor with a mixture of experts, where
+    rounding that selects another expert can change logits by any amount.
     """
     experts = any(getattr(text_config(model), name, None) for name in EXPERTS)
     exact = torch.get_float32_matmul_precision() == "highest"
@@ -51,8 +50,8 @@ def greedy_together(
 ) -> tuple[tuple[int, ...] | None, ...]:
     """Tokens of every row's greedy continuation, as :func:`kvfw.model.run.decode.greedy` gives them row by row.
 
-    A row is given up (None) where its two best logits come so close that rounding could have chosen: decode it alone.
-    Rows that have ended leave the batch.
+    A row is None if its two best logits ever come so close that rounding may have decided: decode it alone. Rows that
+    have ended leave the batch.
 
     Args:
         cache: the rows' caches; it grows and shrinks.

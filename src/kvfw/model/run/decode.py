@@ -26,7 +26,7 @@ def end_tokens(model: PreTrainedModel) -> frozenset[int]:
 
 
 def decoding(model: PreTrainedModel, cache: CompressedCache) -> AbstractContextManager[Session]:
-    """The model attends to this cache, and compresses nothing, for the length of the block."""
+    """Lets the model attend to this cache, without compression, inside the block."""
     return Session(model, cache, SessionPlan(needs=Needs(), sinks=0, recent=0)).running()
 
 
@@ -40,12 +40,9 @@ def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCac
 def greedy(
     model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, max_new_tokens: int
 ) -> tuple[int, ...]:
-    """Tokens of the greedy continuation: argmax of the raw logits, the end token included where one is reached.
+    """At least one token, by argmax of the raw logits, up to and including an end token.
 
-    Args:
-        cache: the prompt's cache; it grows.
-        first_logits: ``[1, V]``, the prompt's own.
-        max_new_tokens: at least 1.
+    ``cache`` is the prompt's and grows; ``first_logits`` ``[1, V]`` are those of the prompt's last token.
     """
     return continued(model, cache, first_logits, max_new_tokens, best)
 
@@ -65,12 +62,7 @@ def continued(
 
 @dataclass(frozen=True)
 class Written:
-    """A response and what the cache held on the way.
-
-    Args:
-        tokens: as :func:`continued` gives them.
-        held: bytes of keys and values after the prompt and after each further token that was fed.
-    """
+    """A response: its tokens, and the bytes of keys and values held after the prompt and after each token fed."""
 
     tokens: tuple[int, ...]
     held: tuple[int, ...]
@@ -86,14 +78,9 @@ def continued_planned(
     *,
     chunk: int | None = None,
 ) -> Written:
-    """A prompt and its continuation, compressed as planned: what an ``attach`` block would do.
+    """Continues a prompt by at least one token, compressed as planned, just as an ``attach`` block does.
 
-    Args:
-        plan: what is compressed, and when.
-        prompt: its tokens.
-        max_new_tokens: at least 1.
-        choose: chooses every token.
-        chunk: tokens of the prompt per forward; all at once by default.
+    ``choose`` chooses every token; ``chunk`` is the number of the prompt's tokens per forward, by default all.
     """
     cache, ends = new_cache(model), end_tokens(model)
     cache.expect(len(prompt))
@@ -112,7 +99,7 @@ class Forced:
     """A continuation fed over a cache in one forward.
 
     Args:
-        nll: negative log-likelihoods (nats) of its tokens; without the first where nothing was fed before it.
+        nll: negative log-likelihoods (nats) of its tokens, without the first if nothing was fed before it.
         hidden: mean over the inputs y1...y(T-1) of the states after the final norm, ``[D]`` float32; None for T = 1.
     """
 
@@ -124,12 +111,10 @@ class Forced:
 def teacher_forced(
     model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int], *, before: Sequence[int] = ()
 ) -> Forced:
-    """Feeds ``before`` and all but the last of ``tokens`` at once, and reads off how likely the tokens were.
+    """The likelihood of ``tokens``: feeds ``before`` and all but the last of them at once to the prompt's cache.
 
-    Args:
-        cache: the prompt's cache; it grows.
-        before: tokens that follow the cached ones exactly and come first, such as a question over a compressed context.
-            Without them token 1 has no likelihood: it comes from the prompt's logits and says nothing about the cache.
+    ``before`` are exact tokens between the cached ones and these, such as a question over a compressed context. Without
+    them token 1 has no likelihood: it comes from the prompt's logits and says nothing about the cache.
     """
     fed = [*before, *tokens[:-1]]
     if not fed:

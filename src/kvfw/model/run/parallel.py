@@ -1,4 +1,4 @@
-"""Independent work on several layers at once, on a CPU."""
+"""Parallel work on layers, on a CPU."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,29 +11,24 @@ Done = TypeVar("Done")
 
 
 def map_layers(work: Callable[[Item], Done], items: Iterable[Item], device: torch.device) -> list[Done]:
-    """``work`` of every item, in order.
+    """``work(item)`` for every item, in order.
 
-    On a CPU each of torch's threads takes whole items: compression is made of many small operations, and sharing each
-    of them costs more than it gains. On other devices one after the other.
+    On a CPU each of torch's threads takes whole items: compression consists of many small operations, and splitting
+    each costs more than it gains. On other devices items run one after the other.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         return [work(item) for item in items]
 
-    def alone() -> None:
-        torch.set_num_threads(1)
-
     def inferred(item: Item) -> Done:
-        # The mode belongs to a thread.
-        with torch.inference_mode():
+        with torch.inference_mode():  # the mode is per thread
             return work(item)
 
     try:
-        with ThreadPoolExecutor(threads, initializer=alone) as pool:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 return list(pool.map(inferred, items))
-            except BaseException:
-                # Also on an interruption: what has not begun is not begun any more.
+            except BaseException:  # also on an interruption: do not start the remaining items
                 pool.shutdown(cancel_futures=True)
                 raise
     finally:

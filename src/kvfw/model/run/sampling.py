@@ -1,4 +1,4 @@
-"""How the next token is chosen from logits: the best one, or one drawn at random."""
+"""Choosing the next token from logits: greedy or sampled."""
 
 import math
 from collections.abc import Callable
@@ -19,12 +19,12 @@ def best(logits: Float[Tensor, " V"]) -> int:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen.
+    """Settings for sampling tokens.
 
     Args:
         temperature: logits are divided by it, 0 or more; 0 always takes the best token.
         top_p: only the most likely tokens that together reach this probability may be drawn; above 0, at most 1.
-        seed: where the random numbers start, 0 or more.
+        seed: of the random numbers, 0 or more.
 
     Raises:
         ValueError: a number outside its range.
@@ -41,21 +41,21 @@ class Sampling:
             )
 
     def chooser(self) -> Choose:
-        """Chooses one response's tokens, one after the other.
+        """A function that chooses the tokens of one response.
 
-        Step ``t`` of every response of a seed draws with the same noise, whatever was drawn before: responses over
-        different caches part only where the caches' probabilities do.
+        Step ``t`` of every response of a seed draws with the same noise, whatever was drawn before, so responses over
+        different caches differ only where the caches' probabilities do.
         """
         if self.temperature == 0:
             return best
-        # On the CPU whatever device the model runs on, so that a seed means the same on all of them.
+        # On the CPU, so that a seed means the same whatever device the model runs on.
         noise = torch.Generator().manual_seed(self.seed)
 
         def drawn(logits: Tensor) -> int:
-            # The largest is 0 before it is divided, which even the smallest temperature leaves finite.
+            # With the largest logit at 0 even the smallest temperature gives finite quotients.
             cold = logits.cpu().double()
             likely = nucleus((cold - cold.max()) / self.temperature, self.top_p)
-            # The first of waiting times with rates p is i with probability p_i.
+            # Of exponential waiting times with rates p the i-th is the first with probability p_i.
             return int((likely / torch.empty_like(likely).exponential_(generator=noise)).argmax())
 
         return drawn
@@ -70,6 +70,6 @@ def nucleus(logits: Float[Tensor, " V"], top_p: float) -> Float[Tensor, " V"]:
     if top_p == 1:
         return likely
     ranked, order = likely.sort(descending=True, stable=True)
-    # What the tokens before each reach; a difference of sums would round once more.
+    # Probability of all tokens ahead of each; a difference of sums would round once more.
     ahead = torch.nn.functional.pad(ranked.cumsum(-1)[:-1], (1, 0))
     return likely.index_fill(0, order[ahead >= top_p], 0.0)

@@ -49,31 +49,31 @@ def attach(
             out = model.generate(**inputs, cache=cache, max_new_tokens=64)
         print(cache.report())
 
-    One block serves one prompt (or one batch of prompts, padded on the left) and what follows it. The first forward
-    into the empty cache is the prompt; each layer is compressed right after its own attention. The
-    first response token comes from the prompt's own, uncompressed logits. Later tokens stay exact, unless
-    ``recompress`` or ``compress_every`` asks for more.
+    One block serves one prompt (or one batch of prompts, padded on the left) and its continuation. The first forward
+    into the empty cache is the prompt; each layer is compressed right after its own attention. The first response token
+    comes from the prompt's own, uncompressed logits. Later tokens stay exact, unless ``recompress`` or
+    ``compress_every`` is set.
 
-    A later turn goes through the same cache: call ``generate`` again, inside the block, with all ids so far and the
-    new ones, or with the new ones and an attention mask over all.
+    Later turns use the same cache: call ``generate`` again inside the block, with all ids so far and the new ones, or
+    with the new ones and an attention mask over all.
 
     Args:
         model: a decoder-only Hugging Face model.
-        composition: text (its names are looked up among the installed parts), or what :func:`kvfw.parse` made of one.
-            May be left out with ``cache``: then nothing is compressed any more.
-        ratio, slots, keep: exactly one: times smaller the middle becomes; slots per KV head in all, sinks and recent
-            included; fraction of the middle kept.
-        sinks, recent: first and last tokens that are always kept; of all tokens so far, where it is compressed again.
-        prompt_tokens: length of the prompt, for chunked prefill: compress once so many tokens were seen. Of later
-            turns ``cache.expect(tokens)`` says the same.
-        recompress: compress again at the end of every later turn of more than one token, down to what the amount means
-            for all tokens seen so far. Masses add up.
-        compress_every: compress again while decoding, after every forward by which so many tokens or more were added
-            since the last compression. With ``slots=`` it goes down to so many slots, and no head ever holds more than
-            ``slots + compress_every`` while tokens come one by one. With ``ratio=`` and ``keep=`` it goes down to what
-            the prompt was compressed to (with ``recompress``: the last turn). Sinks and recent tokens included.
-        cache: a compressed cache to go on with, of an earlier block or from :func:`kvfw.load_cache`, instead of an
-            empty one for a new prompt. ``ratio`` and ``keep`` then count from the tokens it has seen.
+        composition: text, whose names are looked up among the installed parts, or the result of :func:`kvfw.parse`.
+            May be omitted with ``cache``: then nothing more is compressed.
+        ratio, slots, keep: exactly one: factor by which the middle shrinks; slots per KV head in total, sinks and
+            recent included; fraction of the middle kept.
+        sinks, recent: first and last tokens that are always kept, of all tokens so far at each compression.
+        prompt_tokens: length of the prompt, for chunked prefill: compress once this many tokens were seen. For later
+            turns call ``cache.expect(tokens)``.
+        recompress: compress again at the end of every later turn of more than one token, to the amount for all tokens
+            seen so far. Masses add up.
+        compress_every: compress again while decoding, after any forward that brings the tokens added since the last
+            compression to this number or more. ``slots=`` compresses to that number of slots, and no head ever holds
+            more than ``slots + compress_every`` while tokens come one by one. ``ratio=`` and ``keep=`` compress to the
+            size of the compressed prompt (with ``recompress``: of the last turn). Sinks and recent tokens included.
+        cache: a compressed cache to continue, from an earlier block or :func:`kvfw.load_cache`, instead of an empty one
+            for a new prompt. ``ratio`` and ``keep`` then count from the tokens it has seen.
         tokenizer: needed by lexical scorers only.
         allocator: divides the budget over layers and heads; uniform by default.
 
@@ -82,8 +82,8 @@ def attach(
 
     Raises:
         SpecError, BudgetError, OptionError, UnsupportedError: before the model runs. While it runs: BudgetError for a
-            prompt without room for its amount, RunError for keys that are not finite, UnsupportedError for what
-            cannot be done right.
+            prompt too short for its amount, RunError for keys that are not finite, UnsupportedError for what cannot be
+            done correctly.
     """
     check_is_model(model, "attach")
     plan = _plan(
@@ -124,11 +124,7 @@ def _plan(
     allocator: Allocator | None,
     **later: Any,
 ) -> SessionPlan:
-    """What a block is to do.
-
-    Raises:
-        SpecError, BudgetError, OptionError, UnsupportedError: a request that is wrong in itself.
-    """
+    """The plan of a block; a request that is wrong in itself raises as in :func:`attach`."""
     check_counts(sinks, recent)
     _check_options(later["recompress"], tokenizer, allocator)
     if composition is None:
@@ -150,11 +146,7 @@ def _plan(
 
 
 def _check_options(recompress: object, tokenizer: object, allocator: object) -> None:
-    """Refuses values of a wrong kind, which would fail late or mean something else.
-
-    Raises:
-        OptionError: naming the option.
-    """
+    """Raises OptionError for values of a wrong type, which would fail late or mean something else."""
     if not isinstance(recompress, bool):
         raise OptionError(f"recompress is {recompress!r}; it is True or False")
     if tokenizer is not None and (isinstance(tokenizer, type) or not isinstance(tokenizer, Vocabulary)):
@@ -166,11 +158,11 @@ def _check_options(recompress: object, tokenizer: object, allocator: object) -> 
 
 
 def check_taken_up(cache: CompressedCache, model: PreTrainedModel) -> None:
-    """Refuses to go on with a cache that a block with this model could not use.
+    """Refuses a cache that a block with this model could not continue.
 
     Raises:
-        UnsupportedError: it is no compressed cache, in use, of another model, made with other adapters, or nothing was
-            compressed in it.
+        UnsupportedError: it is no compressed cache, in use, from another model, made with other adapters, or nothing
+            was compressed in it.
     """
     if not isinstance(cache, CompressedCache):
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Attend: the model's own attention function, with the right mask for compressed layers."""
+"""Attention over compressed layers: the model's own function, with the right mask."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +21,10 @@ def attended(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention over a layer of ours: by the model's own mask until it is compressed, then by that of its slots.
+    """Attention over one layer, with the model's own mask until it is compressed, then with that of its slots.
 
     Raises:
-        UnsupportedError: attention adds a bias made for tokens in their places.
+        UnsupportedError: attention adds a bias that depends on the tokens' original places.
     """
     if kwargs.get("position_bias") is not None:
         raise UnsupportedError(
@@ -38,9 +38,9 @@ def attended(
 
 
 def taking_masks(base: str, kwargs: Mapping[str, Any]) -> str:
-    """The attention implementation where there is an additive mask, which FlashAttention does not take.
+    """The implementation to use with an additive mask: not flash or flex, which do not take one, but sdpa.
 
-    That is sdpa; where logits are capped or heads have sinks of their own, which sdpa refuses or ignores, eager.
+    Where logits are capped or heads have attention sinks, which sdpa refuses or ignores, it is eager.
     """
     if not base.startswith(("flash", "flex")):
         return base

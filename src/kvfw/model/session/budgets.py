@@ -1,4 +1,4 @@
-"""How many slots each layer and head gets. Compressor and allocator are asked once per event, for all layers."""
+"""Slots per layer and head; compressor and allocator are called once per event, for all layers."""
 
 import torch
 from torch import Tensor
@@ -12,18 +12,18 @@ Budgets = dict[int, Tensor]
 
 
 def budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor, *, standing: bool) -> Budgets:
-    """What the amount means for rows of so many real tokens, ``[B]``, divided by the allocator.
+    """The budget for rows of ``tokens`` real tokens ``[B]``, divided by the allocator.
 
-    ``standing``: what compression while decoding goes down to, whatever is added.
+    ``standing``: the budget of compressions while decoding, which does not depend on the tokens added.
 
     Raises:
-        BudgetError: a prompt without room for its amount.
+        BudgetError: a prompt too short for its amount.
         RunError: the allocator failed, or broke its contract.
     """
     by = plan.compressor
     assert by is not None
     each, middle = by.standing_slots(tokens) if standing else by.middle_slots(tokens), by.middle(tokens)
     if standing:
-        # At the end of a stretch the middle has what it was brought down to, and what was decoded since.
+        # Just before such a compression the middle has its standing budget and the tokens decoded since.
         middle = torch.maximum(middle, each + (plan.compress_every or 0))
     return allocated(plan.allocator, each, middle, {part.index: part.kv_heads for part in parts})

@@ -1,4 +1,4 @@
-"""What a later compression may need of a forward: last queries, and the attention that slots received."""
+"""Captures what later compressions need from a forward: the last queries and the attention that slots received."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,15 +16,10 @@ from kvfw.model.cache.captured import Captured
 def captured_after(
     before: Captured, state: KVState, query: Tensor, needs: Needs, kwargs: Mapping[str, Any], *, plain: bool
 ) -> Captured:
-    """What is known of a layer after the queries of its last tokens were seen.
+    """Adds what is needed of the new tokens' queries ``[B, H, n, D]`` to what was captured before.
 
-    Args:
-        before: what was known.
-        state: the layer's slots, new tokens included.
-        query: ``[B, H, n, D]``, the new tokens' queries.
-        needs: what compressions need.
-        kwargs: what attention is given beside.
-        plain: no slot is empty or biased.
+    ``state`` are the layer's slots, new tokens included; ``plain``: none of them is empty or biased. ``kwargs`` are
+    attention's further arguments.
     """
     if not needs.queries and not needs.column_sums:
         return before
@@ -32,28 +27,20 @@ def captured_after(
     after = _with_queries(before, query, positions, needs.queries, plain) if needs.queries else before
     if not needs.column_sums:
         return after
-    new = column_sums(
-        query,
-        positions,
-        state,
-        scale(state, kwargs),
-        tuple(sorted(needs.column_sums)),
-        softcap=kwargs.get("softcap"),
-        sink_logits=sink_logits(kwargs),
-    )
-    # Chunks add up to the whole.
+    distances, options = tuple(sorted(needs.column_sums)), logit_options(kwargs)
+    new = column_sums(query, positions, state, scale(state, kwargs), distances, **options)
     for n, sums in before.sums.items():
         new[n][..., : sums.shape[-1]] += sums
     return replace(after, sums=new)
 
 
 def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: int, plain: bool) -> Captured:
-    """Copies of the last queries, across chunks and turns."""
+    """Adds copies of the last queries, across chunks and turns."""
     if before.queries is not None and before.query_positions is not None:
         queries = torch.cat((before.queries, queries), dim=2)
         positions = torch.cat((before.query_positions, positions), dim=1)
     if not plain and parted(positions >= 0):
-        # Padding goes to the left, so that as many queries of text are kept as the row has alone.
+        # Move padding to the left, so that a row keeps as many real queries as it would alone.
         order = (positions >= 0).to(torch.uint8).argsort(dim=1, stable=True)
         positions = positions.gather(1, order)
         queries = queries.gather(2, order[:, None, :, None].expand_as(queries))
@@ -61,17 +48,17 @@ def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: i
 
 
 def parted(real: Tensor) -> bool:
-    """Whether padding follows something real along the last dimension."""
+    """Whether padding follows a real token along the last dimension."""
     return bool((real[..., :-1] & ~real[..., 1:]).any())
 
 
 def scale(state: KVState, kwargs: Mapping[str, Any]) -> float:
-    """What the model multiplies query-key products by."""
+    """The model's factor on query-key products."""
     given = kwargs.get("scaling")
     return float(given) if given is not None else float(state.keys.shape[-1] ** -0.5)
 
 
-def sink_logits(kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Logit ``[H]`` of each query head's own attention sink, where the model has them."""
+def logit_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The cap of attention logits, and the logit ``[H]`` of each query head's own attention sink; None without."""
     sinks: Tensor | None = kwargs.get("s_aux")
-    return None if sinks is None else sinks.detach().flatten()
+    return {"softcap": kwargs.get("softcap"), "sink_logits": None if sinks is None else sinks.detach().flatten()}

@@ -1,4 +1,4 @@
-"""Compress: what a layer is compressed by, and what it holds afterwards."""
+"""Compressing a layer: what scorers observe, and what the layer holds afterwards."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from kvfw.core.compress.stages import take_scores
-from kvfw.core.state.lexical import Vocabulary, rare_tokens
 from kvfw.core.state.observation import Observation, protect
 from kvfw.core.state.rope import Rope
 from kvfw.core.state.slots import take
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.inspect.layers import Layer
-from kvfw.model.session.capture import parted, scale, sink_logits
+from kvfw.model.session.capture import logit_options, parted, scale
 from kvfw.model.session.plan import SessionPlan
 
 
@@ -27,11 +26,10 @@ def observe(
     lexical: Tensor | None,
     kwargs: Mapping[str, Any],
 ) -> Observation:
-    """A layer as scorers may look at it; ``lexical`` ``[B, N]`` is the same for all layers, where it is needed."""
+    """A layer as scorers see it; ``lexical`` ``[B, N]`` are lexical features, if needed, the same for all layers."""
     state, sums = layer.state, dict(layer.captured.sums)
     if not layer.storage.plain and parted(state.valid):
-        # Padding of a later turn, or in the midst of a text, stands between slots; neighbours there would be
-        # scored as if text parted them.
+        # Remove padding between slots (of a later turn, or inside a text), so that scorers see the true neighbours.
         full = state
         state = take(full, full.valid)
         sums = {n: take_scores(sum_, full.valid, state.width) * state.valid for n, sum_ in sums.items()}
@@ -48,15 +46,12 @@ def observe(
         column_sums=sums,
         lexical=lexical,
         output_projection=part.output_projection,
-        softcap=kwargs.get("softcap"),
-        sink_logits=sink_logits(kwargs),
+        **logit_options(kwargs),
     )
 
 
 def compress(layer: CompressedLayer, obs: Observation, plan: SessionPlan, budget: Tensor) -> None:
-    """Leaves a layer with its protected tokens and as many slots as its budget says.
-
-    The next token's position stays what it was: the last slots kept need not be the last tokens seen.
+    """Compresses a layer to its protected tokens and its budget of slots; the next token's position is unchanged.
 
     Raises:
         UnsupportedError: its keys are rotated otherwise than when it was last compressed.
@@ -82,11 +77,7 @@ def compress(layer: CompressedLayer, obs: Observation, plan: SessionPlan, budget
 
 
 def _rotation(before: Tensor | None, rope: Rope | None) -> Tensor | None:
-    """The inverse frequencies that a layer's keys are rotated with.
-
-    Raises:
-        UnsupportedError: they changed since an earlier compression, and nothing says which slot has which.
-    """
+    """The inverse frequencies of a layer's keys; UnsupportedError if they changed since an earlier compression."""
     if rope is None:
         return before
     if before is not None and not torch.equal(before.to(rope.inv_freq.device), rope.inv_freq):
@@ -96,9 +87,3 @@ def _rotation(before: Tensor | None, rope: Rope | None) -> Tensor | None:
             "recompress= and compress_every="
         )
     return rope.inv_freq
-
-
-def lexical_features(vocabulary: Vocabulary, ids: Tensor) -> Tensor:
-    """Lexical features ``[B, N]`` of the prompt's tokens."""
-    rows = [rare_tokens(vocabulary, row) for row in ids.tolist()]
-    return torch.tensor(rows, dtype=torch.float32, device=ids.device)

@@ -1,4 +1,4 @@
-"""LongRoPE has one table of frequencies for short inputs and one for long ones; a cache belongs to one of them."""
+"""LongRoPE has one table of frequencies for short inputs and one for long ones; a cache can use only one of them."""
 
 from typing import Any
 
@@ -21,15 +21,10 @@ def table_switch(config: Any) -> int | None:
 
 
 def check_switch(switch: int, count: int, layer: CompressedLayer) -> None:
-    """A cache whose keys were rotated by one table cannot be continued with the other.
-
-    Args:
-        switch: tokens beyond which the model rotates by the other table.
-        count: new tokens of this forward.
-        layer: the layer of the cache that they were just added to.
+    """Refuses a forward whose ``count`` tokens, just added to ``layer``, take the cache across the switch.
 
     Raises:
-        UnsupportedError: this forward takes the cache across the switch.
+        UnsupportedError: the keys from before were rotated by the other table.
     """
     before = layer.seen - count
     if 0 < before <= switch < layer.seen:
@@ -41,16 +36,10 @@ def check_switch(switch: int, count: int, layer: CompressedLayer) -> None:
 
 
 def check_dropped(switch: int, count: int, cache: CompressedCache, model: PreTrainedModel) -> None:
-    """``generate`` leaves a cache behind where the table changes.
-
-    Args:
-        switch: tokens beyond which the model rotates by the other table.
-        count: tokens of a forward without a cache of kvfw's.
-        cache: the cache of the block that is open.
-        model: the model that runs.
+    """Refuses a forward of ``count`` tokens without kvfw's cache, which ``generate`` drops where the table changes.
 
     Raises:
-        UnsupportedError: this forward should have gone into the cache.
+        UnsupportedError: the forward should have gone into ``cache``, the open block's.
     """
     if count > switch >= cache.get_seq_length():
         name = cache_name(model)

@@ -1,4 +1,4 @@
-"""Place: where new tokens stand, and which of them are padding."""
+"""Positions of new tokens, and which of them are padding."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from kvfw.model.cache.layer import CompressedLayer
 
 
 def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> None:
-    """Gives the last ``count`` tokens their positions: those attention was given, else consecutive ones.
+    """Gives the last ``count`` tokens the positions passed to attention, or consecutive ones.
 
     Raises:
         UnsupportedError: padding (False in ``padding``, ``[B, seen + n]``) on the right.
@@ -23,7 +23,7 @@ def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:
-    """Positions ``[B or 1, count]`` float32 of the last tokens; ids of several axes agree on all of them for text."""
+    """Positions ``[B or 1, count]`` float32 of the last tokens; with several axes the first, as all agree for text."""
     ids = position_ids[0] if position_ids.ndim == 3 else position_ids
     return ids[:, -count:].to(torch.float32)
 

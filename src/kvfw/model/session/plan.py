@@ -1,4 +1,4 @@
-"""What a session is asked to do, and what it refuses before anything runs."""
+"""The plan of a session, checked before anything runs."""
 
 from dataclasses import dataclass, field
 
@@ -12,22 +12,21 @@ from kvfw.errors import BudgetError, UnsupportedError
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session does at the end of the prompt.
+    """What a session captures and when it compresses.
 
     Args:
-        needs: what to capture on the way.
-        sinks, recent: tokens that are always kept.
+        needs: what to capture.
+        sinks, recent: numbers of first and last tokens that are always kept.
         compressor: compresses every layer; None only observes.
         prompt_tokens: the prompt ends when this many tokens were seen, padding included; None: after the first forward.
-        recompress: compress again at the end of every later turn, down to what its amount means for all tokens seen.
-        compress_every: compress again whenever so many tokens were added, down to the standing budget of the prompt.
+        recompress: compress again at the end of every later turn, to the amount for all tokens seen.
+        compress_every: compress again after this many more tokens, to the standing budget of the prompt.
         allocator: divides the budget over layers and heads.
         vocabulary: the tokenizer, for lexical features.
 
     Raises:
-        BudgetError: a number of tokens is not one, or leaves no slot to decode with.
-        UnsupportedError: lexical features are needed but there is no tokenizer; or a later compression would need
-            what only a first one can know.
+        BudgetError: not a valid number of tokens, or one that leaves no slot to decode with.
+        UnsupportedError: lexical features without a tokenizer, or a later compression without the data it needs.
     """
 
     needs: Needs
@@ -49,7 +48,12 @@ class SessionPlan:
         if self.needs.lexical and self.vocabulary is None:
             raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
         if self.compress_every is not None:
-            self._check_every(self.compress_every)
+            if not _is_count(self.compress_every):
+                raise BudgetError(
+                    f"compress_every is {self.compress_every!r}; it is a whole number of tokens, 1 or more"
+                )
+            if self.compressor is not None and self.compressor.amount.kind == "slots":
+                self.compressor.amount.standing_slots(1, self.sinks, self.recent)
         if not self.again:
             return
         asked = "compress_every" if self.compress_every is not None else "recompress"
@@ -63,12 +67,6 @@ class SessionPlan:
                 f"{asked} with column sums (h2o) needs to know how long a slot has been there, and positions=cache "
                 "moves slots to other positions; use positions=original"
             )
-
-    def _check_every(self, every: object) -> None:
-        if not _is_count(every):
-            raise BudgetError(f"compress_every is {every!r}; it is a whole number of tokens, 1 or more")
-        if self.compressor is not None and self.compressor.amount.kind == "slots":
-            self.compressor.amount.standing_slots(1, self.sinks, self.recent)
 
     @property
     def again(self) -> bool:

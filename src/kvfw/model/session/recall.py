@@ -1,4 +1,4 @@
-"""Recall: which cache a forward goes into, and whether it may go on there."""
+"""Checks whether a forward may continue a cache."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,30 +9,36 @@ from torch import Tensor
 from kvfw.errors import PromptError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.hiding import WAY_OUT, hide
-from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.cache.layer import NOT_CROPPABLE, CompressedLayer
 from kvfw.model.session.place import text_positions
 
-#: Arguments of a forward that stand for something else than text.
+#: Arguments of a forward that hold images or audio.
 OTHER_THAN_TEXT = ("pixel_values", "pixel_values_videos", "image_embeds", "input_features", "mm_encoder_outputs")
+
+#: Arguments of ``generate`` that make it crop the cache.
+ROLL_BACK = ("assistant_model", "prompt_lookup_num_tokens")
 
 
 def check_generate(cache: CompressedCache, given: Mapping[str, Any]) -> None:
-    """``generate`` counts on a cache to hold the beginning of the ids it is given, and slices them by its length.
+    """Refuses a call of ``generate`` that would roll the cache back, or whose ids do not begin with those in the cache.
 
-    Args:
-        cache: the cache it is given.
-        given: its arguments.
+    It would only slice off as many ids as the cache has seen.
 
     Raises:
-        PromptError: the cache holds another beginning.
+        UnsupportedError: assisted decoding or prompt lookup.
+        PromptError: naming the first token that differs.
     """
+    # Before the model runs: older releases of transformers crop only once the prompt is compressed.
+    config = given.get("generation_config")
+    if any(given.get(name) is not None or getattr(config, name, None) is not None for name in ROLL_BACK):
+        raise UnsupportedError(NOT_CROPPABLE)
     ids, mask = given.get("input_ids", given.get("inputs")), given.get("attention_mask")
     at, seen, known = cache.seen_at, cache.get_seq_length(), cache.compressed_layers()[0].captured.seen_ids
     if at is None or known is None or not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] <= seen:
         return
     alone = isinstance(mask, Tensor) and mask.shape[1] != ids.shape[1]
     if alone or len(known) % max(len(ids), 1):
-        return  # The new ids alone, with a mask over all; or a number of rows that is refused later.
+        return  # only the new ids, with a mask over all; or a number of rows that is refused later
     repeats = len(known) // len(ids)
     other = (ids[:, :seen].to(known.device).repeat_interleave(repeats, dim=0) != known) & (at >= 0)
     if isinstance(mask, Tensor):
@@ -48,12 +54,14 @@ def check_generate(cache: CompressedCache, given: Mapping[str, Any]) -> None:
 
 
 def check_inputs(given: Mapping[str, Any]) -> None:
-    """Refuses a forward that asks for what no compressed cache can do.
+    """Refuses a forward with arguments that no compressed cache supports.
 
     Raises:
-        UnsupportedError: images; a mask of more than rows and tokens; no cache wanted.
+        UnsupportedError: images or audio; a mask that is not of rows and tokens; ``use_cache=False``.
     """
-    if named := [name for name in OTHER_THAN_TEXT if given.get(name) is not None]:
+    # For text alone, generate passes an empty mapping of encoder outputs.
+    others = {name: given[name] for name in OTHER_THAN_TEXT if given.get(name) is not None}
+    if named := [name for name, value in others.items() if not isinstance(value, Mapping) or value]:
         raise UnsupportedError(
             f"{', '.join(named)}: kvfw compresses prompts of text only; run others outside the block"
         )
@@ -77,16 +85,11 @@ def check_inputs(given: Mapping[str, Any]) -> None:
 
 
 def check_tokens(new: int, seen: int, mask: Any) -> None:
-    """Refuses a forward whose number of tokens means something else than it looks like.
-
-    Args:
-        new: tokens it feeds.
-        seen: tokens already in the cache.
-        mask: the attention mask it was given.
+    """Refuses a forward of ``new`` tokens into a cache of ``seen`` ones if their numbers cannot be right.
 
     Raises:
-        PromptError: it feeds nothing.
-        UnsupportedError: its mask speaks of another number of tokens.
+        PromptError: it feeds no token.
+        UnsupportedError: its mask has another number of tokens.
     """
     if new == 0 and seen == 0:
         raise PromptError("the prompt has no tokens; give the model at least one")
@@ -104,16 +107,16 @@ def check_tokens(new: int, seen: int, mask: Any) -> None:
 
 
 def go_on(cache: CompressedCache, given: Tensor, position_ids: Any, mask: Tensor | None) -> None:
-    """Readies a cache for tokens that follow those it has seen; tokens that the mask now hides are dropped.
+    """Prepares a cache for tokens that follow those it has seen, and drops tokens that the mask now hides.
 
     Args:
-        cache: the cache; a refusal leaves it as it was.
-        given: ``[B, n]`` or ``[B, n, E]``, what is fed: ids or embeddings.
-        position_ids: ``[B or 1, n]`` or ``[axes, B or 1, n]``, where the caller wants them; None: where the cache ends.
+        cache: the cache; a refusal leaves it unchanged.
+        given: ids ``[B, n]`` or embeddings ``[B, n, E]``.
+        position_ids: ``[B or 1, n]`` or ``[axes, B or 1, n]``; None: where the cache ends.
         mask: ``[B, seen + n]`` or None.
 
     Raises:
-        PromptError: another number of rows than are stored; or a row's first new token stands no later than its last.
+        PromptError: another number of rows than stored; or a row's first new position is not after its last.
         UnsupportedError: the mask hides what cannot be dropped, or shows what is gone.
     """
     layers = cache.compressed_layers()
@@ -129,8 +132,7 @@ def go_on(cache: CompressedCache, given: Tensor, position_ids: Any, mask: Tensor
     if mask is not None:
         changed = _changed(cache, mask[:, :-count].to(last.device) != 0)
         fine = fine & ~changed.any()
-    # One look at the device for all of it.
-    if bool(fine):
+    if bool(fine):  # the only synchronisation with the device in the usual case
         return
     left = layers
     if changed is not None and bool(changed.any()):
@@ -158,21 +160,14 @@ def _first(given: Tensor, position_ids: Any, mask: Tensor | None, count: int) ->
 
 
 def _changed(cache: CompressedCache, visible: Tensor) -> Tensor:
-    """Tokens ``[B, seen]`` that are hidden and were visible, or the other way round.
-
-    Of a cache whose tokens are not known one by one, the rows ``[B, 1]`` in which their number differs.
-    """
+    """Tokens ``[B, seen]`` whose visibility changed; else, if unknown singly, rows ``[B, 1]`` whose count did."""
     if cache.seen_at is None:
         return (visible.sum(1) != cache.compressed_layers()[0].captured.tokens)[:, None]
     return visible != (cache.seen_at >= 0)
 
 
 def _places(cache: CompressedCache, hidden: Tensor) -> Tensor:
-    """Where all tokens stood, if those to be hidden are visible still.
-
-    Raises:
-        UnsupportedError: some are to be shown again; or nothing is known of single tokens.
-    """
+    """Positions of all tokens; UnsupportedError if a hidden one is to be shown again or single tokens are unknown."""
     at = cache.seen_at
     if at is not None and not bool((hidden & (at < 0)).any()):
         return at
@@ -184,7 +179,7 @@ def _places(cache: CompressedCache, hidden: Tensor) -> Tensor:
 
 
 def own_layer(cache: CompressedCache, index: object, key: Tensor) -> CompressedLayer | None:
-    """The layer of our cache that these keys came from, or None: another cache, or a sliding-window layer."""
+    """The layer of ``cache`` that these keys came from; None for another cache or a sliding-window layer."""
     if not isinstance(index, int) or index >= len(cache.layers):
         return None
     layer = cache.layers[index]

@@ -1,4 +1,4 @@
-"""When a prompt, a turn or a stretch of decoding is over."""
+"""Decides when a prompt, a turn or a stretch of decoding ends."""
 
 from enum import Enum
 
@@ -8,30 +8,29 @@ from kvfw.model.session.plan import SessionPlan
 
 
 class Due(Enum):
-    """What ended with a forward, so that the layer is compressed."""
+    """What ended with a forward and so triggers a compression."""
 
     TURN = "a prompt or a turn"
     STRETCH = "a stretch of decoding"
 
 
 def due(plan: SessionPlan, layer: Captured, count: int, ends_at: int | None) -> Due | None:
-    """What ended with a layer's last ``count`` tokens, if the plan compresses after it; ``ends_at`` was announced.
+    """What ended with a layer's last ``count`` tokens, if the plan then compresses; ``ends_at`` is an announced end.
 
     Raises:
-        UnsupportedError: a forward went beyond that end.
+        UnsupportedError: a forward went beyond the announced end.
     """
     over = _turn_is_over(layer, count, ends_at if ends_at is not None else plan.prompt_tokens)
     if over and (plan.recompress or not layer.compressed):
         return Due.TURN
     every = plan.compress_every
     if not layer.compressed or over is None or every is None or layer.seen - layer.compressed_at < every:
-        # Not in the midst of an announced turn: the result would depend on how it is cut up.
-        return None
+        return None  # also inside an announced turn: the result would depend on its chunks
     return Due.STRETCH
 
 
 def _turn_is_over(layer: Captured, count: int, end: int | None) -> bool | None:
-    """Whether a prompt or turn ended; None in the midst of an announced one."""
+    """Whether a prompt or turn ended; None inside an announced one."""
     if end is None or layer.seen - count >= end:
         return not layer.compressed or count > 1
     if layer.seen > end:

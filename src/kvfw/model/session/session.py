@@ -1,4 +1,4 @@
-"""The one mutable object: what happens to a cache while a model runs through kvfw's attention."""
+"""The session, the one mutable object: it keeps a cache up to date while a model runs through kvfw's attention."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -6,9 +6,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from kvfw.core.state.lexical import rare_tokens
 from kvfw.core.state.observation import Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
@@ -23,7 +25,7 @@ from kvfw.model.session import recall
 from kvfw.model.session.attend import attended
 from kvfw.model.session.budgets import Budgets, budgets
 from kvfw.model.session.capture import captured_after
-from kvfw.model.session.compress import compress, lexical_features, observe
+from kvfw.model.session.compress import compress, observe
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
 from kvfw.model.session.place import place
 from kvfw.model.session.plan import SessionPlan
@@ -31,34 +33,26 @@ from kvfw.model.session.schedule import Due, due
 
 
 def new_cache(model: PreTrainedModel) -> CompressedCache:
-    """An empty cache of as many layers as the model has; sliding-window layers are transformers' own.
+    """An empty cache for a model; sliding-window layers are transformers' own.
 
     Raises:
         UnsupportedError: the model caches in a way kvfw cannot compress.
     """
-    parts = anatomy(model)
-    cache = CompressedCache(
-        [
-            CompressedLayer() if part.compressible else layer
-            for part, layer in zip(parts.layers, fresh_layers(model.config), strict=True)
-        ]
-    )
+    pairs = zip(anatomy(model).layers, fresh_layers(model.config), strict=True)
+    cache = CompressedCache([CompressedLayer() if part.compressible else layer for part, layer in pairs])
     cache.made_for = model
     return cache
 
 
 class Session:
-    """Sees every attention call of a model and keeps the states of one cache, and of its copies, right.
-
-    Used through :meth:`running`. Calls with other caches pass through untouched.
-    """
+    """Handles a model's attention calls for one cache and its copies, inside :meth:`running`; ignores other caches."""
 
     def __init__(self, model: PreTrainedModel, cache: CompressedCache, plan: SessionPlan) -> None:
         self.model, self.cache, self.plan = model, cache, plan
         self.anatomy: Anatomy = anatomy(model)
         if plan.needs.projection:
             self.anatomy.check_projections(type(model).__name__)
-        #: Observations of the last compression event by layer, kept only where nothing compresses.
+        #: Observations at the last event by layer, kept only without a compressor.
         self.observations: dict[int, Observation] = {}
         #: Whether anything was compressed, in the cache or in a copy.
         self.has_compressed = False
@@ -77,7 +71,7 @@ class Session:
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
-        """Routes the model's attention through this session for the length of the block."""
+        """Routes the model's attention through this session inside the block."""
         with ExitStack() as undo:
             undo.enter_context(routed(self.model, self))
             undo.enter_context(watched_generate(self.model, self._see_generate))
@@ -88,12 +82,10 @@ class Session:
             yield self
 
     def _take_over(self) -> None:
-        """Readies a cache that an earlier block compressed.
-
-        What that block counted stays only where this one goes on counting; with a gap it would be wrong.
+        """Prepares a cache that an earlier block compressed, and drops what this block will not keep up to date.
 
         Raises:
-            UnsupportedError: this block needs counts that the cache does not have.
+            UnsupportedError: this block needs column sums that the cache does not have.
         """
         plan, layers = self.plan, self.cache.compressed_layers()
         ready = [layer for layer in layers if layer.compressed]
@@ -117,28 +109,25 @@ class Session:
             layer.captured = replace(known, queries=None, query_positions=None) if forgets else known
 
     def owns(self, module: nn.Module, key: Tensor) -> bool:
-        """Whether these keys came from a compressible layer of our cache."""
+        """Whether these keys came from a compressible layer of the session's cache or copy."""
         return recall.own_layer(self._current, getattr(module, "layer_idx", None), key) is not None
 
     def see_padding(self, padding: Tensor | None) -> None:
-        """Remembers which tokens of the coming forward are padding."""
+        """Remembers which tokens of the coming call are padding."""
         self._padding = padding
 
-    def _is_ours(self, cache: object) -> bool:
-        return isinstance(cache, CompressedCache) and cache.block is self._block
-
     def _see_generate(self, given: Mapping[str, Any]) -> None:
-        """Looks at a call of ``generate`` before it runs."""
+        """Checks a call of ``generate`` before it runs."""
         cache = cache_in(given)
-        if isinstance(cache, CompressedCache) and self._is_ours(cache):
+        if isinstance(cache, CompressedCache) and cache.block is self._block:
             recall.check_generate(cache, given)
 
     @uncompiled
     def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        """Looks at a forward into our cache, or into a copy, before it runs."""
+        """Checks a forward into the session's cache, or into a copy, before it runs."""
         if kwargs is None:
-            # Torch notes a hook and that it takes keywords in two steps. Another thread's forward came in between, as
-            # this block opened or closed: it is none of ours.
+            # Torch registers a hook and its with_kwargs in two steps. A forward of another thread came in between, as
+            # this block opened or closed; it does not concern this session.
             return
         cache = cache_in(kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
@@ -147,7 +136,7 @@ class Session:
             if self._switch is not None and given is not None:
                 check_dropped(self._switch, given.shape[1], self._current, self.model)
             return
-        if not self._is_ours(cache):
+        if cache.block is not self._block:
             return
         now = self._config._attn_implementation
         if not str(now).startswith("kvfw"):
@@ -170,15 +159,9 @@ class Session:
             self._lexical(ids)
 
     def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **kwargs: Any,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """The model's own attention, with the right mask for compressed layers, and compression where it is due."""
+        """The model's own attention, with the right mask for compressed layers, then compression if due."""
         index, count = getattr(module, "layer_idx", None), query.shape[2]
         layer = recall.own_layer(self._current, index, key)
         assert layer is not None
@@ -200,7 +183,7 @@ class Session:
         return output
 
     def _event(self, part: Layer, layer: CompressedLayer, ended: Due, kwargs: Mapping[str, Any]) -> None:
-        """Something ends here for this layer: observe it, compress it if asked to."""
+        """Observes a layer at the end of a turn or stretch, and compresses it if the plan has a compressor."""
         started, plan = time.perf_counter(), self.plan
         if part.index == self._first and plan.needs.lexical:
             self._features = self._lexical(layer.captured.seen_ids)
@@ -223,13 +206,14 @@ class Session:
         self._current.compress_s[part.index] += time.perf_counter() - started
 
     def _divided_standing(self, layer: CompressedLayer) -> Budgets:
-        """What compression while decoding goes down to, where there is such a thing."""
+        """The budgets of compressions while decoding; empty without ``compress_every``."""
         if self.plan.compress_every is None:
             return {}
         return budgets(self.plan, self.anatomy.compressible, layer.captured.tokens, standing=True)
 
     def _lexical(self, ids: Tensor | None) -> Tensor:
-        """Lexical features of the prompt's tokens, ``[B, N]``; the same for all layers."""
+        """Lexical features ``[B, N]`` of the prompt's tokens, the same for all layers."""
         if ids is None or self.plan.vocabulary is None:
             raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
-        return lexical_features(self.plan.vocabulary, ids)
+        rows = [rare_tokens(self.plan.vocabulary, row) for row in ids.tolist()]
+        return torch.tensor(rows, dtype=torch.float32, device=ids.device)

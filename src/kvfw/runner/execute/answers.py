@@ -1,4 +1,4 @@
-"""What the rows of a table answer to one prompt: compressed one by one, decoded together where that is the same."""
+"""Answers one prompt for many rows: compresses one by one, decodes in a batch where that gives the same tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from kvfw.model.run.prefill import Prefill
 from kvfw.runner.execute.engine import CacheEngine
 from kvfw.runner.plan.prepare import Question, Row
 
-#: Most rows decoded at once. It bounds memory: a batch holds its rows' caches twice.
+#: Most rows decoded at once, to bound memory: a batch holds its rows' caches twice.
 BATCH_ROWS = 16
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What is loaded once per run."""
+    """The models loaded once per run."""
 
     loaded: LoadedModel
     encoder: SentenceEncoder
@@ -33,9 +33,9 @@ class Tools:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one row on one prompt, before metrics.
+    """One row's answer to one prompt, before metrics.
 
-    ``seconds``: of the prompt's one prefill, this row's compression, and this row's part of its batch's decoding.
+    ``seconds``: of the shared prefill, this row's compression, and this row's share of its batch's decoding.
     """
 
     response: Response
@@ -45,20 +45,20 @@ class Answer:
 
 
 def batches(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, ...]]:
-    """The rows in order, ``most`` at a time, those of one amount together: they hold the same number of slots."""
+    """The rows in order, at most ``most`` at a time, all of one amount, so that they hold the same number of slots."""
     for _, same in groupby(rows, key=lambda row: row.key.amount):
         while batch := tuple(islice(same, most)):
             yield batch
 
 
 def rows_at_once(tools: Tools) -> int:
-    """How many rows are held and decoded at once: one where a batch could not be trusted."""
+    """How many rows to decode at once: one if a batch might give other tokens."""
     return BATCH_ROWS if can_decode_together(tools.loaded.model) else 1
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """The slots of one prefill after compression for one row, and the seconds that took."""
+    """The slots of a prefill compressed for one row, and how many seconds that took."""
 
     row: Row
     states: dict[int, KVState]
@@ -67,7 +67,7 @@ class Compressed:
 
 @torch.inference_mode()
 def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, ...], tuple[tuple[Row, RunError], ...]]:
-    """Compresses a prompt for every row. A row whose part fails takes no other with it: they come second."""
+    """Compresses a prompt for every row. Rows whose part fails come second, with their errors; the rest go on."""
     device = filled.logits.device
     ready, failed = [], []
     for row in rows:
@@ -83,14 +83,7 @@ def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, 
 
 @torch.inference_mode()
 def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, tools: Tools) -> tuple[Answer, ...]:
-    """What the model answers over every row's slots.
-
-    Args:
-        filled: the prompt.
-        rows: of one batch of :func:`batches`.
-        question: what is asked.
-        tools: what is loaded.
-    """
+    """The model's answers to a question over the slots of each row; ``rows`` are one batch of :func:`batches`."""
     device = tools.loaded.model.device
     engines = [CacheEngine(tools.loaded, filled, row.states, question.exact_ids, tools.encoder) for row in rows]
     started = clock_s(device)
@@ -110,9 +103,9 @@ def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, too
 def _decoded(
     filled: Prefill, engines: Sequence[CacheEngine], question: Question, tools: Tools
 ) -> tuple[tuple[tuple[int, ...], CacheReport], ...]:
-    """Every row's response, and its cache before it.
+    """Each row's response, and a report of its cache before it.
 
-    That is the text to follow where there is one; else greedy tokens, from one batch, or alone where that was not sure.
+    The response is the turn's text to follow, if any; else greedy tokens, decoded alone where the batch was not sure.
     """
     model, exact_ids = tools.loaded.model, question.exact_ids
     follow, most = question.turn.follow_ids, question.turn.max_new_tokens
@@ -131,6 +124,5 @@ def _decoded(
 
 def _alone(engine: CacheEngine, max_new_tokens: int, tools: Tools) -> tuple[tuple[int, ...], CacheReport]:
     cache, logits = engine.started()
-    # Before decoding, which lets the cache grow.
-    report = cache.report()
+    report = cache.report()  # before decoding, which grows the cache
     return decode.greedy(tools.loaded.model, cache, logits, max_new_tokens), report

@@ -1,4 +1,4 @@
-"""Adds to records what can only be computed over a whole run."""
+"""Adds the derived metrics, which need all records of a run."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from kvfw.core.contracts.records import TrialRecord
 
 
 def with_derived(records: Sequence[TrialRecord], metrics: Sequence[DerivedMetric]) -> tuple[TrialRecord, ...]:
-    """The records with the derived metrics' values, or the reasons why there are none."""
+    """The records with the derived metrics' values, or the reasons why they are missing."""
     values = {metric.info.name: metric.derive(records) for metric in metrics}
     return tuple(_with(record, {name: found[record.key] for name, found in values.items()}) for record in records)
 

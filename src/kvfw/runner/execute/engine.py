@@ -15,13 +15,13 @@ from kvfw.model.run.prefill import Prefill
 
 
 class CacheEngine:
-    """See :class:`kvfw.core.contracts.metric.Engine`. Every question gets a fresh cache of the same states.
+    """A :class:`kvfw.core.contracts.metric.Engine`. Every measurement gets a fresh cache of the same states.
 
     Args:
         loaded: the language model.
         filled: the prefill the states come from.
         states: the trial's slots by layer.
-        after: tokens that follow the compressed ones exactly: the question of a question-agnostic run.
+        after: tokens appended uncompressed: the question of a question-agnostic run.
         encoder: sentence embeddings.
     """
 
@@ -34,12 +34,11 @@ class CacheEngine:
         encoder: SentenceEncoder,
     ) -> None:
         self.model, self.filled, self.states = loaded.model, filled, states
-        self.after = tuple(after)
-        self.encoder = encoder
+        self.after, self.encoder = tuple(after), encoder
         self._forced: dict[tuple[int, ...], Forced] = {}
 
     def started(self) -> tuple[CompressedCache, Tensor]:
-        """A new cache with all of the prompt in it, and the logits ``[1, V]`` of the first response token."""
+        """A new cache holding the whole prompt, and the logits ``[1, V]`` of the first response token."""
         cache = self.filled.cache_of(self.states)
         if not self.after:
             return cache, self.filled.logits

@@ -1,4 +1,4 @@
-"""The whole job: check, load, run what is missing, write the files of a run."""
+"""Runs an evaluation: checks the request, loads the model, runs missing trials and writes the files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,88 +20,65 @@ from kvfw.store.run_folder import RunFolder
 
 
 class Progress(Protocol):
-    """Is told how an evaluation goes on."""
+    """Progress callbacks of an evaluation. By default they do nothing."""
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
-        ...
+        """A message for the user."""
+        return
 
     def begin(self, folder: Path, total: int, done: int) -> None:
-        """``total`` trials make the run, ``done`` of them were recorded before."""
-        ...
+        """The run has ``total`` trials, ``done`` of them recorded earlier."""
+        return
 
     def prompt(self, text: str) -> None:
         """A prompt is being prefilled."""
-        ...
+        return
 
     def trial(self, record: TrialRecord) -> None:
         """One more trial is safe on disk."""
-        ...
+        return
 
 
-class Silent:
-    """Says nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-    def begin(self, folder: Path, total: int, done: int) -> None:
-        """Nothing."""
-
-    def prompt(self, text: str) -> None:
-        """Nothing."""
-
-    def trial(self, record: TrialRecord) -> None:
-        """Nothing."""
+class Silent(Progress):
+    """Ignores all callbacks."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished run.
-
-    Args:
-        results: what ``results.json`` holds.
-        folder: where the run's files are.
-    """
+    """A finished run: the contents of ``results.json``, and the folder with its files."""
 
     results: Results
     folder: Path
 
 
 def evaluate(
-    config: EvalConfig,
-    *,
-    progress: Progress | None = None,
-    registry: Registry | None = None,
-    report: bool = True,
+    config: EvalConfig, *, progress: Progress | None = None, registry: Registry | None = None, report: bool = True
 ) -> Evaluation:
-    """Runs an experiment, or what is missing of it, and writes its files.
+    """Runs an experiment, or its missing trials, and writes its files.
 
-    Everything about the request is checked before weights load. Each trial is on disk as soon as it is measured; on
-    an interruption ``results.json`` covers what there is.
+    The request is checked completely before weights load. Each trial is written as soon as it is measured; after an
+    interruption ``results.json`` covers the trials so far.
 
     Args:
         config: the request.
-        progress: is told how it goes on.
+        progress: progress callbacks.
         registry: where parts are looked up; the installed ones by default.
-        report: write ``report.html`` and ``figures/`` too, once all trials are done.
+        report: also write ``report.html`` and ``figures/`` once all trials are done.
 
     Raises:
-        RequestError: the request is wrong; nothing was run.
+        RequestError: the request is invalid; nothing was run.
         RunError: a download, a part or the disk failed; finished trials are safe.
     """
     tell = progress if progress is not None else Silent()
     found = registry if registry is not None else default_registry()
-    # What is wrong with installed plugins was said when they were collected.
+    # Problems of installed plugins were reported when the default registry was collected.
     for problem in (*(found.problems if registry is not None else ()), *metric_problems(found)):
         tell.note(problem)
     plan = prepare(config, found)
     path = config.out if config.out is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     with RunFolder.open(path, plan.settings, resume=config.resume, facts=facts(config, found)) as folder:
-        for problem in (*folder.problems, *changed_versions(folder.config.facts, folder.config.resumed)):
-            tell.note(problem)
         records, problems = folder.records()
-        for problem in problems:
+        for problem in (*folder.problems, *changed_versions(folder.config.facts, folder.config.resumed), *problems):
             tell.note(problem)
         if config.resume and not records:
             tell.note(f"nothing was recorded in {path} yet: starting from the beginning")
@@ -119,7 +96,7 @@ def evaluate(
 
 def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecord], tell: Progress) -> None:
     done = {record.key for record in records}
-    # Only now, so that a wrong request costs no time.
+    # Imported here, so that an invalid request fails fast.
     from kvfw.model.load.sentence import SentenceEncoder
     from kvfw.runner.execute.answers import Tools
     from kvfw.runner.execute.telemetry import rope_inversion
@@ -149,7 +126,7 @@ def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecor
 
 
 def cut_short(records: Sequence[TrialRecord]) -> tuple[str, ...]:
-    """A line on responses of the full cache that ended at ``max_new_tokens`` without any of their references."""
+    """A warning if responses of the full cache were cut at ``max_new_tokens`` before giving any reference answer."""
     full = [record for record in records if record.key.compose == FULL]
     cut = [
         record
@@ -168,11 +145,11 @@ def cut_short(records: Sequence[TrialRecord]) -> tuple[str, ...]:
 
 
 def _write(plan: EvalPlan, folder: RunFolder) -> tuple[Results, tuple[TrialRecord, ...], tuple[str, ...]]:
-    """Writes ``results.json`` and ``samples.md`` of what is recorded; returns that too, and what could not be read."""
+    """Writes ``results.json`` and ``samples.md``; returns the results, the records, and problems reading them."""
     found, problems = folder.records()
     records = with_derived(found, plan.derived)
     order: list[RowKey] = [row.key for row in plan.rows]
-    # An unfinished run may not have every reference yet.
+    # An unfinished run may lack references.
     present = {record.key.row for record in records}
     references = None if plan.references is None else [row for row in plan.references if row in present]
     results = summarise(records, plan.settings, plan.infos, order=order, references=references)

@@ -1,4 +1,4 @@
-"""One prompt of the user's own, answered over the full cache and over compressed ones."""
+"""Answers a user's prompt with the full cache and with compressed ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from kvfw.runner.plan.limits import check_length, check_positions
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """One answer: its title, its text, and what it cost."""
+    """One answer: title, text, and what it cost."""
 
     title: str
     text: str
@@ -35,7 +35,7 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     """The full cache's answer, then one per composition and amount.
 
     Raises:
-        RequestError: something about the request is wrong; nothing was loaded but the tokenizer.
+        RequestError: the request is invalid; only the tokenizer was loaded.
     """
     found = registry if registry is not None else default_registry()
     compositions = [parse(text, found) for text in config.compose]
@@ -49,7 +49,7 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     choose_dtype(config.dtype, device)
     tokenizer = opened.tokenizer
     ids = _ids(tokenizer, config)
-    # Slots may outnumber a prompt's tokens where the answer fills them.
+    # With compression while answering, the answer may fill slots that the prompt does not.
     filled_up = config.compress_every is not None
     amounts = tuple(amount for amount in config.amounts() if not (filled_up and amount.kind == "slots"))
     check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, amounts)
@@ -94,10 +94,10 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
 
 
 def _plan(one: Compressor, config: GenerateConfig, tokenizer: Any) -> SessionPlan | None:
-    """What to do while answering; None where the prompt alone is compressed.
+    """The plan for compressing while answering, None if only the prompt is compressed.
 
     Raises:
-        BudgetError, UnsupportedError: a composition or amount that cannot be kept up while answering.
+        BudgetError, UnsupportedError: the composition or amount cannot be used while answering.
     """
     if config.compress_every is None:
         return None
@@ -112,7 +112,7 @@ def _plan(one: Compressor, config: GenerateConfig, tokenizer: Any) -> SessionPla
 
 
 def _numbers(prompt_tokens: int, written: Written, config: GenerateConfig) -> str:
-    """What an answer cost; with ``compress_every`` also what the cache came to on the way."""
+    """The cost of an answer; with ``compress_every`` also the cache's size at the end and at its largest."""
     said = f"prompt {prompt_tokens} tokens, KV {written.held[0] / 2**20:.2f} MB"
     if config.compress_every is None:
         return said
@@ -121,7 +121,7 @@ def _numbers(prompt_tokens: int, written: Written, config: GenerateConfig) -> st
 
 
 def _ids(tokenizer: Any, config: GenerateConfig) -> list[int]:
-    """Token ids of the prompt, in the model's chat template unless ``raw`` or where it has none."""
+    """Token ids of the prompt, in the model's chat template if it has one, unless ``raw``."""
     if config.raw or not tokenizer.chat_template:
         return list(tokenizer.encode(config.prompt))
     messages = [{"role": "user", "content": config.prompt}]

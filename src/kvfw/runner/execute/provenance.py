@@ -1,4 +1,4 @@
-"""Circumstances of a run that are worth keeping but do not decide whether runs are comparable."""
+"""The environment of a run: recorded, but without effect on whether runs are comparable."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
 
 
 def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
-    """Given and defaulted settings apart, versions, revision, hardware, plugins that brought parts, time (UTC)."""
+    """Given settings, defaulted settings, versions, revision, hardware, plugins that provide parts, and UTC time."""
     values = config.model_dump(mode="json")
     preset = PRESETS.get(config.preset or "", {})
     given = {name for name in config.model_fields_set if preset.get(name, ...) != getattr(config, name)}
@@ -40,7 +40,7 @@ def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
 
 
 def changed_versions(first: Mapping[str, Any], resumed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What differs in software between the sessions of one run: one line per difference."""
+    """Software differences between the first and the latest session of a run, one line each."""
     if not resumed:
         return ()
     before, now = first.get("versions", {}), resumed[-1].get("versions", {})
@@ -52,15 +52,13 @@ def changed_versions(first: Mapping[str, Any], resumed: Sequence[Mapping[str, An
 
 
 def _changed_plugins(before: object, now: object) -> list[str]:
-    """One line per plugin that came, went, or has another version; nothing where a session did not record them."""
+    """One line per plugin that was added, removed or changed; none if a session did not record its plugins."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return []
-    names = [*before, *(name for name in now if name not in before)]
-    # kvfw's own version stands among the versions already.
     return [
         f"plugin {name} was {_origin(before.get(name))} and is now {_origin(now.get(name))}"
-        for name in names
-        if name != OWN and before.get(name) != now.get(name)
+        for name in {**before, **now}
+        if name != OWN and before.get(name) != now.get(name)  # kvfw's own version is compared with the packages'
     ]
 
 
@@ -71,7 +69,7 @@ def _origin(plugin: object) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """What the run computes on."""
+    """The hardware of the run."""
     return {
         "machine": platform.machine(),
         "system": platform.system(),
@@ -92,9 +90,9 @@ def _processor() -> str:
 
 
 def git_revision(folder: Path) -> str | None:
-    """Revision of kvfw's own checkout with ``+`` for uncommitted changes; None where it is installed as a package."""
+    """Git revision of kvfw's checkout, with ``+`` for uncommitted changes; None if kvfw is installed as a package."""
     try:
-        # The folder may lie inside somebody else's checkout: then git does not know its files.
+        # Fails if the folder only lies inside another project's checkout.
         _git(folder, "ls-files", "--error-unmatch", "__init__.py")
         revision = _git(folder, "rev-parse", "HEAD")
         return revision + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")

@@ -1,4 +1,4 @@
-"""How well RoPE can be undone on the keys of a run."""
+"""Measures how accurately RoPE can be undone on the keys of a run."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def rope_inversion(filled: Prefill) -> dict[str, Any]:
     """Round-trip error of un-rotating and re-rotating a prompt's own keys, per layer, in float32.
 
     ``relative_error`` is ``max |R(p) R(-p) k - k| / max |k|`` over all heads and tokens: about 1e-7 for keys stored in
-    float32. For half-precision keys the stored rounding dominates what un-rotating gives, not this error.
+    float32. For half-precision keys the rounding at storage is larger than this error.
     """
     layers: list[dict[str, int | float | str | None]] = []
     for index, obs in filled.observations.items():

@@ -1,4 +1,4 @@
-"""One prompt: prefilled once, compressed, decoded and measured for every row."""
+"""Runs one prompt: one prefill, then compression, decoding and metrics for every row."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -15,7 +15,7 @@ from kvfw.runner.plan.prepare import EvalPlan, Planned, Question, Row
 
 
 def fill(plan: EvalPlan, planned: Planned, tools: Tools) -> Prefill:
-    """The one prefill of a prompt (question-agnostic: of its context) that serves all rows."""
+    """The prefill of a prompt (question-agnostic: of its context) that all rows share."""
     config = plan.config
     return prefill(
         tools.loaded.model,
@@ -31,12 +31,12 @@ def fill(plan: EvalPlan, planned: Planned, tools: Tools) -> Prefill:
 def run_prompt(
     plan: EvalPlan, planned: Planned, filled: Prefill, done: Collection[TrialKey], tools: Tools
 ) -> Iterator[TrialRecord]:
-    """Records of all rows and questions of one prompt but those in ``done``, each as soon as it is measured.
+    """Yields each record of a prompt's rows and questions as soon as it is measured, except those in ``done``.
 
-    The baseline always answers, since metrics compare with it. A row is compressed once for all questions.
+    The baseline always answers, because metrics compare with it. A row is compressed once for all questions.
 
     Raises:
-        RunError: a row's part failed; after the records of all other rows.
+        RunError: a row's part failed; raised after the records of all other rows.
     """
     full, *others = plan.rows
     missing = {row.key: [q for q in planned.questions if planned.key(row.key, q) not in done] for row in plan.rows}
@@ -64,11 +64,7 @@ def run_prompt(
 
 
 def scored(task: Task, response: str, sample: Sample, turn: Turn) -> dict[str, float]:
-    """The task's scores of a response, in table order.
-
-    Raises:
-        RunError: it fails, or answers something else than a finite number for each of its scores.
-    """
+    """The task's scores of a response, in table order. Raises RunError if scoring fails or gives no finite number."""
     who = f"task {type(task).__name__}"
     with blamed(who):
         found = dict(task.score(response, sample, turn))
@@ -96,8 +92,7 @@ def _record(
         reference_engine=baseline.engine,
     )
     values: dict[str, float | None] = {**scored(plan.task, response.text, sample, turn)}
-    reasons: dict[str, str] = {}
-    vectors: dict[str, str] = {}
+    reasons, vectors = dict[str, str](), dict[str, str]()
     for metric in plan.metrics:
         name = metric.info.name
         value = metric.measure(evidence)

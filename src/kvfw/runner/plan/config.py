@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvfw.core.compose.budget import Amount, check_counts
 from kvfw.errors import OptionError
 
-#: What a preset sets; anything given explicitly wins.
+#: Settings of each preset; explicit ones win.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "quick": MappingProxyType(
@@ -42,18 +42,18 @@ DEFAULT_COMPOSE = "snapkv:0.8+ewmeans_pre:0.2"
 
 
 class CompressionConfig(BaseModel):
-    """What is compressed, how much, and on which model: what every command that runs a model has in common.
+    """Settings shared by all commands that run a model: compositions, amounts and the model itself.
 
     Attributes:
         compose: compositions.
-        ratio, slots, keep: amounts; every composition is used at each. ``ratio``: times smaller the middle becomes;
-            ``slots``: slots per KV head in all; ``keep``: fraction of the middle. With none given, ratio 4.
-        sinks, recent: first and last tokens of the prompt that are always kept.
+        ratio, slots, keep: amounts; every composition runs at each. ``ratio``: how many times smaller the middle
+            becomes; ``slots``: slots per KV head in total; ``keep``: fraction of the middle. Default: ratio 4.
+        sinks, recent: numbers of first and last prompt tokens that are always kept.
         model: embedded name, local folder or hub id.
-        dtype, device: ``auto`` is float32 on a CPU, the checkpoint's own dtype elsewhere; cuda, mps, cpu in this order.
+        dtype, device: ``auto`` is float32 on a CPU, else the checkpoint's dtype; cuda, mps, cpu in this order.
         trust_remote_code: run code that comes with a model.
-        prefill_chunk: prompts are run through the model in pieces of this many tokens, which bounds the memory of
-            activations; None: at once. Results are the same up to rounding.
+        prefill_chunk: prefill in chunks of this many tokens, which bounds activation memory; None: all at once.
+            Results are the same up to rounding.
 
     Raises:
         OptionError: an unknown setting, or a value of the wrong type or range.
@@ -83,7 +83,7 @@ class CompressionConfig(BaseModel):
     @field_validator("ratio", "slots", "keep", mode="before")
     @classmethod
     def _texts(cls, value: Any) -> Any:
-        """Numbers count as their text, so that 0.1 is a tenth; a single value is a list of one."""
+        """Numbers become their text, so that 0.1 is exactly a tenth; a single value becomes a list of one."""
         values = value if isinstance(value, list | tuple) else [value]
         return tuple(str(item) if isinstance(item, int | float | Fraction) else item for item in values)
 
@@ -93,11 +93,7 @@ class CompressionConfig(BaseModel):
         return as_tuple(value)
 
     def amounts(self) -> tuple[Amount, ...]:
-        """Every amount asked for, ratio 4 if none was.
-
-        Raises:
-            BudgetError: a value is out of range.
-        """
+        """All requested amounts, ratio 4 by default. Raises BudgetError if a value is out of range."""
         check_counts(self.sinks, self.recent)
         found = [Amount.parse("ratio", text) for text in self.ratio]
         found += [Amount.parse("slots", text) for text in self.slots]
@@ -106,21 +102,21 @@ class CompressionConfig(BaseModel):
 
 
 class EvalConfig(CompressionConfig):
-    """What to evaluate, and on what. Frozen; fields that were given are told from defaults by ``model_fields_set``.
+    """The settings of an evaluation. Frozen; ``model_fields_set`` tells given fields from defaults.
 
     The uncompressed baseline ``full`` is always evaluated too.
 
     Attributes:
         task: the task, as a part with options.
-        contexts, depths, seeds, haystack, begin_answer: shorthand for the task's options of these names; None: as the
-            task's text says, or its defaults.
-        max_new_tokens: longest response, tokens; None: as long as the task says.
-        question_aware: the question is in the prompt when it is compressed; if not, only the context is compressed, and
-            what follows it is appended exactly.
-        reference: compositions that every row is compared with; none given: ``full`` and the first composition.
-        preset: name of the preset some of the settings came from, if any.
-        out: folder of the run; None makes a new one under ``runs/``.
-        resume: go on with the run in ``out``.
+        contexts, depths, seeds, haystack, begin_answer: shorthand for the task's options of these names; None: as in
+            the task's text, or its defaults.
+        max_new_tokens: longest response in tokens; None: the task's limit.
+        question_aware: compress the prompt with its question; if False, compress only the context and append the rest
+            exactly.
+        reference: compositions to compare every row with; default: ``full`` and the first composition.
+        preset: the preset that some settings came from, if any.
+        out: folder of the run; None creates one under ``runs/``.
+        resume: resume the run in ``out``.
     """
 
     task: str = "niah"
@@ -143,7 +139,7 @@ class EvalConfig(CompressionConfig):
 
     @classmethod
     def of(cls, given: Mapping[str, Any], preset: str | None = None) -> Self:
-        """A configuration from what was given, over a preset, over the defaults.
+        """A configuration from given settings, which override a preset's, which override the defaults.
 
         Raises:
             OptionError: an unknown preset or setting, or a value of the wrong type or range.
@@ -157,19 +153,19 @@ class EvalConfig(CompressionConfig):
 
 
 class GenerateConfig(CompressionConfig):
-    """What to answer, and how.
+    """The settings of one answer.
 
     Attributes:
         prompt: text of the prompt.
-        max_new_tokens: longest response, tokens.
+        max_new_tokens: longest response in tokens.
         raw: no chat template: the model continues the text.
-        compress_every: also compress while answering, whenever so many tokens were added.
-        temperature: tokens are drawn at random, from logits divided by it; 0: always the most likely one.
-        top_p: only the most likely tokens that together reach this probability are drawn from.
-        seed: where the random numbers start; every answer's start there.
+        compress_every: also compress while answering, every this many new tokens.
+        temperature: sample tokens from logits divided by it; 0: greedy decoding.
+        top_p: sample only from the most likely tokens that together reach this probability.
+        seed: seed of the random numbers, used anew for every answer.
 
     Raises:
-        OptionError: also ``top_p`` or ``seed`` where nothing is drawn.
+        OptionError: also for ``top_p`` or ``seed`` without a temperature.
     """
 
     prompt: str
@@ -192,12 +188,12 @@ class GenerateConfig(CompressionConfig):
 
 
 def as_tuple(value: Any) -> Any:
-    """A single value is a list of one."""
+    """A single value becomes a tuple of one."""
     return value if value is None or isinstance(value, list | tuple) else (value,)
 
 
 def _explained(problem: dict[str, Any], known: str) -> str:
-    """One line for one wrong setting."""
+    """One line about an invalid setting."""
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {name!r}; known: {known}"

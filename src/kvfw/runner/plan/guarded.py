@@ -1,4 +1,4 @@
-"""Metrics of plugins, kept from stopping runs: whatever goes wrong with one is a missing value with a reason."""
+"""Wraps plugin metrics so that they cannot stop a run: any failure becomes a missing value with a reason."""
 
 import math
 from collections import Counter
@@ -11,13 +11,7 @@ from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
 
 @dataclass(frozen=True)
 class GuardedMetric:
-    """A plugin's metric. Every run measures it, also those of people who did not ask for it.
-
-    Args:
-        inner: the metric.
-        info: what it says of itself.
-        who: names it in reasons.
-    """
+    """A plugin's metric ``inner`` with its ``info``; reasons call it ``who``. Every run measures it, wanted or not."""
 
     inner: Metric
     info: MetricInfo
@@ -33,14 +27,14 @@ class GuardedMetric:
 
 @dataclass(frozen=True)
 class GuardedDerived:
-    """The same for a derived metric."""
+    """As :class:`GuardedMetric`, for a derived metric."""
 
     inner: DerivedMetric
     info: MetricInfo
     who: str
 
     def derive(self, records: Sequence[TrialRecord]) -> Mapping[TrialKey, float | Missing]:
-        """The metric's values; of trials that it leaves out, why there is none."""
+        """The metric's values, with a reason for every trial it leaves out."""
         try:
             found = dict(self.inner.derive(records))
         except Exception as error:
@@ -53,7 +47,7 @@ class GuardedDerived:
 
 
 def complaints(records: Sequence[TrialRecord], metrics: Sequence[object]) -> tuple[str, ...]:
-    """One line for every reason that guarded metrics gave, with the number of trials it holds for."""
+    """One line per reason that guarded metrics gave, with the number of trials it applies to."""
     guards = [metric for metric in metrics if isinstance(metric, GuardedMetric | GuardedDerived)]
     reasons = Counter(
         reason
@@ -65,7 +59,7 @@ def complaints(records: Sequence[TrialRecord], metrics: Sequence[object]) -> tup
 
 
 def checked(value: object, who: str) -> Value:
-    """The value if it is one: a finite number, a reason, or a number with its vector."""
+    """The value if valid (a finite number, alone or with its vector, or a reason), else the reason why not."""
     number = value.value if isinstance(value, Measured) else value
     if isinstance(number, Missing):
         return number
@@ -77,5 +71,5 @@ def checked(value: object, who: str) -> Value:
 
 
 def failure(who: str, error: Exception) -> Missing:
-    """What an exception means for a value."""
+    """The missing value that an exception turns into."""
     return Missing(f"{who} failed: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Is a prompt long enough to compress, and short enough for the model?"""
+"""Checks that a prompt is long enough to compress and short enough for the model."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from kvfw.runner.plan.config import CompressionConfig
 
 
 def check_length(what: str, tokens: int, config: CompressionConfig, amounts: tuple[Amount, ...]) -> None:
-    """What is compressed must have a middle, and every amount a slot for it.
+    """Checks that the prompt has a middle to compress and that every amount keeps a slot of it.
 
     Args:
         what: names the prompt in the error, such as ``"sample 80-50-0 has 80 tokens, which"``.
-        tokens: how many tokens are compressed.
+        tokens: number of tokens that are compressed.
 
     Raises:
-        PromptError, BudgetError: with the tokens or slots that are needed.
+        PromptError, BudgetError: it is too short; the message gives the tokens or slots needed.
     """
     always = config.sinks + config.recent
     for amount in amounts:
@@ -30,10 +30,10 @@ def check_length(what: str, tokens: int, config: CompressionConfig, amounts: tup
 
 
 def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_config: Any) -> None:
-    """Prompt and response must fit into the model's positions, if limited, and on one side of a LongRoPE switch.
+    """Checks that prompt and response fit into the model's positions and do not cross a LongRoPE switch.
 
     Raises:
-        PromptError: with the largest prompt that fits.
+        PromptError: they do not; the message gives the largest prompt that fits.
     """
     from kvfw.model.session.longrope import table_switch
 

@@ -1,4 +1,4 @@
-"""The installed metrics. Imports no torch, so that reports need none."""
+"""The installed metrics. Does not import torch, so that reports work without it."""
 
 from typing import cast
 
@@ -12,13 +12,10 @@ from kvfw.runner.plan.guarded import GuardedDerived, GuardedMetric
 
 
 def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]:
-    """All metrics that can be used, in table order. A plugin's that cannot are left out: see :func:`metric_problems`.
+    """All usable metrics, in table order. Raises RequestError if one of kvfw's own is unusable.
 
-    Every registered metric is measured in every run, so that a stranger's broken one would stop everybody's runs. One
-    that fails while it measures gives missing values.
-
-    Raises:
-        RequestError: a metric of kvfw's own cannot be used.
+    Every run measures every registered metric, so a plugin's broken one must not stop it: an unusable one is left out
+    (see :func:`metric_problems`), one that fails while measuring gives missing values.
     """
     found: list[Metric | DerivedMetric] = []
     for spec in registry.of_kind(Kind.METRIC):
@@ -33,16 +30,16 @@ def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]
 
 
 def guarded(metric: Metric | DerivedMetric, spec: PartSpec) -> Metric | DerivedMetric:
-    """A plugin's metric that cannot stop a run."""
+    """A plugin's metric, wrapped so that it cannot stop a run."""
     who = f"metric {spec.name!r} of plugin {spec.provider!r}"
-    # Casts: a metric's `info` belongs to its class, a guard's to the instance, since each guards another metric.
+    # Casts: a metric's `info` is a class attribute, a guard's an instance attribute.
     if isinstance(metric, Metric):
         return cast(Metric, GuardedMetric(metric, metric.info, who))
     return cast(DerivedMetric, GuardedDerived(metric, metric.info, who))
 
 
 def metric_problems(registry: Registry) -> tuple[str, ...]:
-    """One line for every plugin's metric that is left out."""
+    """One line for every plugin metric that is left out."""
     problems = []
     for spec in registry.of_kind(Kind.METRIC):
         try:
@@ -53,15 +50,11 @@ def metric_problems(registry: Registry) -> tuple[str, ...]:
 
 
 def built_metric(spec: PartSpec, registry: Registry) -> Metric | DerivedMetric:
-    """The metric with its default options.
-
-    Raises:
-        RequestError: it cannot be imported, needs an option, or is no metric.
-    """
+    """The metric with default options. RequestError: it cannot be imported, needs an option or is no metric."""
     part = build_part(Kind.METRIC, spec.name, registry).value
     if not isinstance(part, Metric | DerivedMetric):
         raise UnsupportedError(f"metric {spec.name!r} has neither `measure` nor `derive`, or no `info`")
     if part.info.name != spec.name:
-        # Values are stored under this name: another one could overwrite a metric of kvfw.
+        # Values are stored under this name; a different one could overwrite a metric of kvfw.
         raise UnsupportedError(f"metric {spec.name!r} calls itself {part.info.name!r} in its `info`; make them agree")
     return part

@@ -1,4 +1,4 @@
-"""Checks everything about a request before any weights load, and turns it into a plan."""
+"""Checks a request completely before any weights load, and turns it into a plan."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -27,13 +27,13 @@ FULL_ROW = RowKey(FULL, "ratio=1")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a composition at an amount; the baseline has no compressor."""
+    """One row of the table: a composition at an amount. The baseline has no compressor."""
 
     key: RowKey
     compressor: Compressor | None
 
     def ratio(self, context_tokens: int) -> float:
-        """Times smaller the middle becomes: as asked for a ratio, as it comes out for slots and fractions."""
+        """How many times smaller the middle becomes: exact for ratios and fractions, computed for slots."""
         if self.compressor is None:
             return 1.0
         amount = self.compressor.amount
@@ -48,13 +48,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Question:
-    """One turn of a sample, and how it is run.
+    """One turn of a sample and how it is run.
 
     Args:
         number: of the turn in its sample, from 0.
-        turn: what is asked.
-        exact_ids: tokens that follow the compressed ones and stay exact.
-        timed: speed is measured on it: the first turn of the first sample of its stratum.
+        turn: the turn.
+        exact_ids: tokens appended uncompressed after the compressed ones.
+        timed: measure speed on it: the first turn of the first sample of its stratum.
         sha256: of the whole prompt's token ids.
     """
 
@@ -67,12 +67,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Planned:
-    """What one prefill serves: a prompt with its question in it, or a context and every question about it.
+    """The work of one prefill: a prompt with its question in it, or a context and every question about it.
 
     Args:
-        sample: the task's.
+        sample: from the task.
         compressed_ids: the tokens that are compressed.
-        questions: each is asked over a fresh copy of the compressed tokens.
+        questions: each runs on a fresh copy of the compressed cache.
     """
 
     sample: Sample
@@ -80,7 +80,7 @@ class Planned:
     questions: tuple[Question, ...]
 
     def key(self, row: RowKey, question: Question) -> TrialKey:
-        """Names the trial of a row on one of the questions."""
+        """The key of a row's trial on one of the questions."""
         return TrialKey(compose=row.compose, amount=row.amount, sample=self.sample.id, turn=question.number)
 
 
@@ -93,9 +93,9 @@ class EvalPlan:
         prompts: in the order they run.
         metrics: measured in every trial.
         derived: computed over the whole run.
-        infos: what is known of the task's scores and of all metrics, in table order.
+        infos: of the task's scores and all metrics, in table order.
         references: rows that every row is compared with; None: ``full`` and the first composition.
-        settings: what decides whether two runs are comparable; JSON.
+        settings: decide whether two runs are comparable; JSON.
     """
 
     config: EvalConfig
@@ -111,15 +111,15 @@ class EvalPlan:
 
     @property
     def needs(self) -> Needs:
-        """What one prefill must observe for all rows."""
+        """Everything a prefill must observe to serve all rows."""
         return reduce(Needs.__or__, (row.compressor.needs for row in self.rows if row.compressor), Needs())
 
 
 def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
-    """Checks a request: cheap things first, the tokenizer last, no weights.
+    """Checks a request without loading weights: cheap checks first, those that need the tokenizer last.
 
     Raises:
-        RequestError: one of its subclasses, with the value, the rule and the way out.
+        RequestError: the request is invalid; the message gives the value, the rule and the way out.
         FetchError: configuration or tokenizer cannot be fetched.
     """
     if config.resume and config.out is None:
@@ -139,14 +139,10 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     prompts = _prompts(config, samples)
     for planned in prompts:
         _check_fit(planned, config, amounts if compositions else (), model_config)
-    rows = tuple(
-        Row(
-            RowKey(str(composition), str(amount)),
-            compressor(composition, amount, sinks=config.sinks, recent=config.recent),
-        )
-        for amount in amounts
-        for composition in compositions
-    )
+    bound = [
+        compressor(c, amount, sinks=config.sinks, recent=config.recent) for amount in amounts for c in compositions
+    ]
+    rows = tuple(Row(RowKey(str(each.composition), str(each.amount)), each) for each in bound)
     settings = {
         "compose": [str(composition) for composition in compositions],
         "amounts": [str(amount) for amount in amounts],
@@ -176,11 +172,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
 
 
 def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -> tuple[RowKey, ...] | None:
-    """The rows that are to be compared with, in the order they were named.
-
-    Raises:
-        OptionError: a reference is no row of this run.
-    """
+    """The reference rows in the order given. Raises OptionError if one is no row of this run."""
     if not config.reference:
         return None
     keys = {FULL: FULL_ROW, **{row.key.compose: row.key for row in reversed(rows)}}
@@ -192,7 +184,7 @@ def _references(config: EvalConfig, rows: tuple[Row, ...], registry: Registry) -
 
 
 def _prompts(config: EvalConfig, samples: tuple[Sample, ...]) -> tuple[Planned, ...]:
-    """What is prefilled: question-aware every prompt, question-agnostic every context."""
+    """The prefills of a run: question-aware one per prompt, question-agnostic one per context."""
     planned, strata = list[Planned](), set[str]()
     for sample in samples:
         stratum = stratum_of(sample.group)
@@ -211,10 +203,9 @@ def _prompts(config: EvalConfig, samples: tuple[Sample, ...]) -> tuple[Planned, 
 
 
 def _check_fit(planned: Planned, config: EvalConfig, amounts: tuple[Amount, ...], model_config: Any) -> None:
-    """A prompt must be long enough to compress, with its question among the recent tokens, and fit into the model.
+    """Raises PromptError or BudgetError unless the prompt can be compressed and fits into the model.
 
-    Raises:
-        PromptError, BudgetError: with the way out.
+    Question-aware, the question must also lie within the recent tokens.
     """
     sample, tokens = f"sample {planned.sample.id}", len(planned.compressed_ids)
     where = "" if config.question_aware else " before the question"

@@ -1,4 +1,4 @@
-"""The task of an evaluation: built, its options filled in from settings of the same names, its samples checked."""
+"""Builds the task of an evaluation, fills in options from settings of the same names, and checks its samples."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,15 +17,14 @@ from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.runner.plan.config import PRESETS, EvalConfig
 
 SHORTHAND: Final = ("contexts", "depths", "seeds", "haystack", "begin_answer")
-"""Settings that stand for the task's options of these names."""
+"""Settings that set the task's options of the same names."""
 
 
 def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
     """The task with all its options, and its canonical text.
 
     Raises:
-        RequestError: the text is wrong, the task has no such option, an option is given twice with two values, or its
-            value is out of range.
+        RequestError: the text is invalid, the task lacks an option, or an option has two values or one out of range.
     """
     built = build_part(Kind.TASK, config.task, registry)
     part = built.value
@@ -39,7 +38,7 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
             raise OptionError(f"{source}, but task {config.task!r} has no option {name!r}; leave it out")
         written = name in part.model_fields_set
         if written and preset.get(name) == value:
-            continue  # what the task's text says wins over a preset
+            continue  # the task's text wins over a preset
         if written and options[name] != value:
             raise OptionError(
                 f"{name} is given twice: {value_text(value)} as a setting and {value_text(options[name])} in task "
@@ -61,11 +60,7 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
 
 
 def check_scores(task: Task, metrics: Sequence[Metric | DerivedMetric], name: str) -> None:
-    """Values are stored by name, so that no score may be called like a metric or another score.
-
-    Raises:
-        UnsupportedError: names that are taken, or not exactly one primary score.
-    """
+    """Raises UnsupportedError unless score names are unique, also among metrics, and exactly one score is primary."""
     names = [info.name for info in task.scores]
     taken = [metric.info.name for metric in metrics]
     for score in names:
@@ -79,8 +74,8 @@ def checked_samples(task: Task, tokenizer: Tokenizer, name: str) -> tuple[Sample
     """All samples of a run.
 
     Raises:
-        PromptError: one cannot be made.
-        RunError: the task fails, or a sample is not what the contract asks for.
+        PromptError: a sample cannot be made.
+        RunError: the task fails, or a sample breaks the contract.
     """
     with blamed(f"task {name!r}"):
         samples = tuple(task.samples(tokenizer))
@@ -91,7 +86,7 @@ def checked_samples(task: Task, tokenizer: Tokenizer, name: str) -> tuple[Sample
 
 
 def sample_fault(samples: Iterable[Sample]) -> str:
-    """What is wrong with a task's samples; empty text where nothing is."""
+    """The first fault of a task's samples, or an empty text."""
     first: Sample | None = None
     ids = set[str]()
     for sample in samples:

@@ -1,11 +1,10 @@
 """Needle in a haystack: a sentence with a random code in a long text, and a question that asks for the code.
 
-The prompt is put together from token ids of pieces that are encoded apart::
+The prompt is assembled from separately encoded pieces::
 
     template head | haystack, part 1 | needle | haystack, part 2 | question, template tail | begun answer
 
-so its length and the spans in it are exact by construction. The needle replaces nothing: it stands between
-two words. Source and deviations: see :class:`Niah`.
+so its length and spans are exact by construction. The needle replaces nothing: it is inserted between two words.
 """
 
 import random
@@ -23,22 +22,16 @@ from kvfw.errors import PromptError
 from kvfw.tasks import haystack
 from kvfw.tasks.prompting import begun_ids, check_grid, decoded, encoded, framed, grid_sample, stable_random
 
-#: Without I, O, 0 and 1, which readers mix up.
+#: Without I, O, 0 and 1, which are easily confused.
 CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_CHARS: Final = 7
-#: Least haystack a prompt must hold, in tokens: with less there is nothing to search in.
+#: Shortest haystack of a prompt, tokens: with less there is nothing to search in.
 MIN_HAYSTACK_TOKENS: Final = 64
 
 
 @dataclass(frozen=True)
 class Wording:
-    """One way to hide and to ask for a code.
-
-    Args:
-        needle: the sentence, with ``{code}`` in it.
-        question: asks for the code.
-        begun: how the answer begins, up to the code.
-    """
+    """One way to hide a code (``needle``, with ``{code}`` in it), ask for it, and begin the answer up to it."""
 
     needle: str
     question: str
@@ -46,7 +39,7 @@ class Wording:
 
 
 def wording_of(thing: str) -> Wording:
-    """The wording for a thing that has a code. The colon is what lets very small models copy the first letter."""
+    """The wording for a thing that has a code. The colon helps very small models copy the first letter."""
     return Wording(f"{thing} is: {{code}}.", f"What is {thing[0].lower()}{thing[1:]}?", f"{thing} is:")
 
 
@@ -71,11 +64,9 @@ class Ground:
     """Everything that the samples of one length and seed share.
 
     Args:
-        head: ids before the haystack.
-        hay: ids of the haystack without the needle.
-        tail: ids after the haystack, up to where the model writes.
+        head, hay, tail: ids before the haystack, of the haystack without needle, and after it up to the answer.
         begun: ids of the begun answer, empty when off.
-        wording: how this length and seed hide and ask for the code.
+        wording: the wording of this length and seed.
         needle_tokens: length of the needle; codes are drawn until one fits, so that samples share all text.
     """
 
@@ -91,16 +82,16 @@ class Niah(Part):
     """Needle in a haystack: a code hidden in a long text must come back in the response.
 
     A prompt is ``template | text, part 1 | needle | text, part 2 | question, template | begun answer``, exactly as
-    many tokens long as asked. The needle stands at ``depths`` percent of the text's tokens, moved to the start of a
+    many tokens long as asked. The needle is at ``depths`` percent of the text's tokens, moved to the start of a
     sentence up to 8 tokens away, or else to the nearest start of a word. Text and wording vary by length and seed, the
-    code by sample: seven characters without I, O, 0, 1. ``recall`` is 1 where the code occurs in what the model itself
-    wrote, upper and lower case apart; a begun answer does not count.
+    code by sample: seven characters without I, O, 0, 1. ``recall`` is 1 if the code occurs, case-sensitively, in the
+    model's own text; a begun answer does not count.
 
     Source: Kamradt 2023, Needle In A Haystack - pressure testing LLMs.
 
-    Deviations: the needle holds a random code in place of a sentence about San Francisco, so that it cannot be guessed;
-    recall is the code's occurrence in the response, not a model's grade; the answer is begun for the model unless
-    switched off, because very small models do not start with the code by themselves.
+    Deviations: the needle is a random code, not a sentence about San Francisco, so that it cannot be guessed; recall is
+    the code's occurrence in the response, not a model's grade; the answer is begun for the model unless switched off,
+    because very small models do not start with the code by themselves.
     """
 
     contexts: tuple[int, ...] = Field((1024,), description="lengths of the whole prompt, tokens")
@@ -144,7 +135,7 @@ class Niah(Part):
         return {"recall": float(turn.references[0] in response)}
 
     def ground(self, tokenizer: Tokenizer, context_tokens: int, seed: int, text: str) -> Ground:
-        """What the samples of one length and seed share.
+        """Draws what the samples of one length and seed share.
 
         Raises:
             PromptError: the context has no room, or the haystack is too short.
@@ -171,7 +162,7 @@ class Niah(Part):
         return begun_ids(tokenizer, tail, wording.begun if self.begin_answer else "")
 
     def least_tokens(self, tokenizer: Tokenizer) -> int:
-        """The shortest context that has room whatever the wording and the code, in tokens."""
+        """The shortest context, in tokens, that has room for every wording and code."""
 
         def taken(wording: Wording) -> int:
             head, tail = frame(tokenizer, wording)
@@ -183,7 +174,7 @@ class Niah(Part):
 
 
 def planted(tokenizer: Tokenizer, ground: Ground, context: int, depth: float, seed: int) -> Sample:
-    """The shared ground with a code of the sample's own at its depth."""
+    """The shared ground with the sample's own code at its depth."""
     code, needle = fitting_code(tokenizer, ground, stable_random("niah", context, seed, depth))
     at = haystack.place(tokenizer, ground.hay, depth)
     before = (*ground.head, *ground.hay[:at])
@@ -202,10 +193,10 @@ def draw_code(rng: random.Random) -> str:
 
 
 def fitting_code(tokenizer: Tokenizer, ground: Ground, rng: random.Random) -> tuple[str, tuple[int, ...]]:
-    """A code whose needle is as long as the ground leaves room for, and that needle's ids.
+    """A code whose needle is exactly as long as the ground's room for it, and that needle's ids.
 
     Raises:
-        PromptError: no such code within 10 000 draws. One was drawn before, so this is hardly ever met.
+        PromptError: no such code in 10 000 draws; unlikely, since the ground itself drew one.
     """
     for _ in range(10_000):
         code = draw_code(rng)
@@ -219,7 +210,7 @@ def fitting_code(tokenizer: Tokenizer, ground: Ground, rng: random.Random) -> tu
 
 
 def needle_ids(tokenizer: Tokenizer, wording: Wording, code: str) -> tuple[int, ...]:
-    """Ids of the needle sentence with the space that parts it from the text before."""
+    """Ids of the needle sentence, with the space before it."""
     return encoded(tokenizer, " " + wording.needle.format(code=code))
 
 
@@ -229,12 +220,10 @@ def frame(tokenizer: Tokenizer, wording: Wording) -> tuple[tuple[int, ...], tupl
 
 
 def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], text: str, source: str) -> None:
-    """Raises:
-    PromptError: the haystack spells out a special token, which would change the structure of the prompt.
-    """
+    """Raises a PromptError if the haystack spells out a special token, which would change the prompt's structure."""
     for token in set(hay).intersection(tokenizer.all_special_ids):
         spelled = decoded(tokenizer, [token])
-        # The token for unknown characters is special too, but the text does not spell it.
+        # The token for unknown characters is special too, but the text does not spell it out.
         if spelled in text:
             raise PromptError(
                 f"haystack {source} holds {spelled!r}, a special token of this tokenizer. Remove it from the text."
@@ -242,10 +231,10 @@ def refuse_special(tokenizer: Tokenizer, hay: tuple[int, ...], text: str, source
 
 
 def verify(tokenizer: Tokenizer, sample: Sample, needle: tuple[int, ...], code: str, sentence: str) -> None:
-    """Reads the prompt back, as the model will.
+    """Decodes the prompt and checks it.
 
     Raises:
-        PromptError: the needle or its code does not stand in it exactly once.
+        PromptError: the needle or its code does not occur in it exactly once.
     """
     text, span = decoded(tokenizer, sample.context_ids + sample.turns[0].exact_ids), decoded(tokenizer, needle)
     for what, piece in (("code", code), ("needle", sentence)):

@@ -1,4 +1,4 @@
-"""Weighted k-means of many heads at once. All of it stands behind one function."""
+"""Weighted k-means of many heads at once, behind one function."""
 
 from kvfw.core.ops.kmeans.lloyd import clusters_of_heads
 

@@ -1,4 +1,4 @@
-"""Contiguous blocks of tokens that are clustered apart, side by side."""
+"""Contiguous blocks of tokens, clustered separately but computed together."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 LINE = 16
-"""Rows of scores are a multiple of this many elements long. Measured on heads of 2387 tokens and 149 clusters, products
-are a tenth faster than in rows that begin anywhere in a cache line."""
+"""Rows of scores are a multiple of this many elements long: aligned to cache lines, products are a tenth faster
+(measured on heads of 2387 tokens and 149 clusters)."""
 
 
 class Blocks:
     """B neighbouring blocks of tokens; each owns some of the K cluster ids, ascending with the blocks.
 
-    A table of all blocks has equally long rows, a multiple of :data:`LINE`; what is longer than a block holds no token.
-
-    Args:
-        parts: tokens and clusters of every block, both at least 1.
-        device: of the tensors.
+    ``parts`` holds every block's number of tokens and of clusters, both at least 1. Tables over blocks have rows of
+    equal length, a multiple of :data:`LINE`; positions past a block's end hold no token.
     """
 
     def __init__(self, parts: Sequence[tuple[int, int]], device: torch.device) -> None:
@@ -41,25 +38,22 @@ class Blocks:
         return token
 
     def table(self, values: Float[Tensor, "N ..."], filler: float) -> Float[Tensor, "B width ..."]:
-        """Values of tokens, a row for every block, filled up at its end."""
+        """Values of tokens, one row per block, padded with ``filler`` at the end."""
         B, rest = len(self.parts), values.shape[1:]
         table = values.new_full((B, self.width, *rest), filler)
         if all(tokens == self.parts[0][0] for tokens, _ in self.parts):
-            # As it is in memory already.
+            # Equal blocks already lie in memory in this order.
             table[:, : self.parts[0][0]] = values.view(B, -1, *rest)
             return table
         return table.flatten(0, 1).index_copy_(0, self.place, values).view_as(table)
 
     def only(self, blocks: Int64[Tensor, " some"]) -> "Blocks":
-        """These blocks alone, with ids of their own."""
+        """Only these blocks, with ids renumbered from 0."""
         return Blocks([self.parts[b] for b in blocks.tolist()], self.first.device)
 
 
 def divided(N: int, K: int, block: int) -> list[tuple[int, int]]:
-    """Tokens and clusters of each block, in order, for 1 <= K < N.
-
-    See :func:`kvfw.core.ops.kmeans.lloyd.clusters_of_heads`.
-    """
+    """Tokens and clusters of each block for 1 <= K < N; see :func:`kvfw.core.ops.kmeans.lloyd.clusters_of_heads`."""
     size = block * -(-N // (K * block))
     tokens = [size] * (N // size) + ([N % size] if N % size else [])
     shares = _largest_remainder(K, tokens)
@@ -71,7 +65,7 @@ def divided(N: int, K: int, block: int) -> list[tuple[int, int]]:
 
 
 def _within(group: Int64[Tensor, " n"], start: Int64[Tensor, " groups"]) -> Int64[Tensor, " n"]:
-    """How many of its group come before each element of an ascending list of group numbers."""
+    """Each element's index within its group, for an ascending list of group numbers."""
     return torch.arange(len(group), device=group.device) - start.index_select(0, group)
 
 

@@ -1,6 +1,6 @@
 """Weighted k-means over the tokens of one head, exact and deterministic: the arithmetic behind E-Means.
 
-Heads are clustered apart, also where one call handles several: none can influence another, not by a bit.
+Heads are clustered separately even when one call handles several: none changes a bit of another.
 
 Notation: tokens x_i in R^D with weights a_i >= 0 (i < N), centres c_k (k < K), assignment z_i in 0..K-1.
 
@@ -10,7 +10,7 @@ Notation: tokens x_i in R^D with weights a_i >= 0 (i < N), centres c_k (k < K), 
              lowest i, from a cluster of at least two; that token is then alone and stays where it is
     means    c_k = sum_{z_i=k} a_i x_i / sum_{z_i=k} a_i
 
-How the nearest centre is found, so that ties are real ties, says :mod:`kvfw.core.ops.kmeans.nearest`.
+:mod:`kvfw.core.ops.kmeans.nearest` explains how the nearest centre is found so that ties are real ties.
 """
 
 import torch
@@ -32,27 +32,25 @@ def clusters_of_heads(
     *,
     chunk: int = CHUNK,
 ) -> Int64[Tensor, "G N"]:
-    """Weighted Lloyd iterations from evenly spaced tokens, as laid down at the top of this module, for G heads.
+    """Weighted Lloyd iterations from evenly spaced tokens, as defined at the top of this module, for G heads.
 
-    One iteration is: assign, repair, stop if the repaired assignment equals the previous iteration's, else move the
-    centres to the means. At most ``iters`` iterations run, so there are at most ``iters`` assignments, and ``iters=1``
-    assigns once to the starting tokens.
+    One iteration: assign, repair, stop if the assignment equals the previous iteration's, else move the centres to the
+    means. There are at most ``iters`` assignments; ``iters=1`` assigns once, to the starting tokens.
 
-    With ``block`` the tokens are cut into contiguous blocks, the last one possibly shorter, which are clustered apart:
-    linear in N when K grows with N. Where that would leave a block without a cluster, neighbours are merged: if a full
-    block's share K * block / N is below one, ``block`` is first raised to its least multiple whose share is not; then,
-    if the short last block's share is still rounded to 0, it joins the block before it. The K clusters are divided over
-    the blocks in proportion to their tokens by largest remainder, in integers, ties to the earlier block; ids ascend
-    with the blocks. ``block >= N`` is the same as none.
+    With ``block`` the tokens are cut into contiguous blocks (the last may be shorter) that are clustered separately:
+    linear in N when K grows with N. If a full block's share K * block / N is below one, ``block`` is first raised to
+    its least multiple whose share is not; if the short last block's share still rounds to 0, it joins the block before
+    it. The K clusters are divided over the blocks in proportion to their tokens by largest remainder, in integers, ties
+    to the earlier block; ids ascend with the blocks. ``block >= N`` is the same as none.
 
     Args:
         x: tokens of every head, float32 or float64; all arithmetic stays in this dtype.
         weights: a_i >= 0, same dtype. A head's common factor cancels (exactly so, if it is a power of two).
         clusters: K >= 1. With K >= N every token is its own cluster: the identity assignment.
-        iters: greatest number of assignments, in every block, >= 1.
+        iters: most assignments per block, >= 1.
         block: tokens per block, >= 1; None: all in one.
-        chunk: greatest number of elements of the token-by-centre block held at once (but at least 16 tokens'
-            rows of K). It bounds memory and never shows in the result.
+        chunk: most elements of the token-by-centre block held at once (but at least 16 tokens' rows of K). It bounds
+            memory and never affects the result.
 
     Returns:
         Cluster of every token, 0 ... min(K, N) - 1; none is empty.
@@ -79,7 +77,7 @@ def clusters_of_heads(
 def _lloyd(
     x: Float[Tensor, "N D"], a: Float[Tensor, " N"], parts: list[tuple[int, int]], iters: int, chunk: int
 ) -> Int64[Tensor, " N"]:
-    """Lloyd iterations side by side in blocks of so many tokens and clusters, clustered separately."""
+    """Lloyd iterations of all blocks together; ``parts`` as in :class:`Blocks`."""
     blocks = Blocks(parts, x.device)
     search = Search(x, blocks, chunk)
     centres = x[blocks.starting_tokens()]
@@ -90,10 +88,7 @@ def _lloyd(
 def _until_stable(
     search: Search, a: Float[Tensor, " N"], assignment: Int64[Tensor, " N"], iters: int
 ) -> Int64[Tensor, " N"]:
-    """At most ``iters`` more iterations.
-
-    A block that is stable repeats itself exactly. Once half of the blocks are, only the others go on.
-    """
+    """At most ``iters`` more iterations; once half of the blocks are stable, only the others continue."""
     x, blocks = search.x, search.blocks
     for done in range(iters):
         centres = weighted_means(x, a, assignment, len(blocks.of_cluster))
@@ -113,7 +108,7 @@ def _until_stable(
 
 
 def _plain(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Without gradients, and row-major: the order in which a row is summed would follow its memory layout."""
+    """Detached and row-major: the order in which a row is summed depends on its memory layout."""
     return values.detach().contiguous()
 
 
@@ -126,15 +121,15 @@ def _without_empty(
 ) -> Int64[Tensor, " N"]:
     """The assignment after every empty cluster took a token of its block, in order of falling a_i |x_i - c|^2.
 
-    Taking tokens one by one in order of falling cost, a cluster can give away all but the last of its tokens
-    in that order, however the others are interleaved. So the donors are known at once.
+    Taken in order of falling cost, a cluster can give away all but the last of its tokens, however the clusters'
+    tokens are interleaved, so all donors are known at once.
     """
     B, K = len(blocks.parts), len(blocks.of_cluster)
     empty = (counts(nearest, K) == 0).nonzero().squeeze(1)
     if not len(empty):
         return nearest
     cost = a * to_own(x, centres, nearest)
-    # By falling cost within a block; what fills up its row comes last.
+    # By falling cost within a block; padding comes last.
     by_cost = blocks.table(cost, -torch.inf).argsort(dim=1, descending=True, stable=True)
     order = (by_cost + blocks.start[:, None]).flatten().index_select(0, blocks.place)
     home = nearest[order]
@@ -161,7 +156,7 @@ def _starts(group: Int64[Tensor, " n"], groups: int) -> Int64[Tensor, " groups"]
 def _checked_weights(
     x: Float[Tensor, "N D"], weights: Float[Tensor, " N"], clusters: int, iters: int, chunk: int
 ) -> Float[Tensor, " N"]:
-    """Validates a call; returns the weights scaled by a power of two so that the largest is in [1/2, 1)."""
+    """Validates a call and scales the weights by a power of two so that the largest is in [1/2, 1)."""
     if x.numel() == 0:
         raise ValueError(f"x has shape {tuple(x.shape)}: k-means needs at least 1 token of at least 1 coordinate")
     for name, number in (("clusters", clusters), ("iters", iters), ("chunk", chunk)):
@@ -170,7 +165,7 @@ def _checked_weights(
     if x.dtype not in (torch.float32, torch.float64) or weights.dtype != x.dtype:
         raise ValueError(f"x is {x.dtype} and weights are {weights.dtype}: convert both to float32 or both to float64")
     info = torch.finfo(x.dtype)
-    # Largest |coordinate| for which (|y| + |z|)^2 cannot overflow. Written so that NaN fails, too.
+    # Largest |coordinate| for which (|y| + |z|)^2 cannot overflow. The comparison also fails for NaN.
     limit = (info.max / x.shape[1]) ** 0.5 / 8
     largest = max(abs(float(end)) for end in x.aminmax())
     if not largest <= limit:

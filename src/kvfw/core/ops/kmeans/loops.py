@@ -7,16 +7,16 @@ import numpy as np
 from kvfw.core.ops.compiled import Indices, Reals, machine_code
 
 TOKENS = 256
-"""Tokens looked at side by side: what is known of them stays in the processor's nearest cache."""
+"""Tokens processed together, so that their running results stay in the L1 cache."""
 
 
 @machine_code
 def two_largest(score: Reals, best: Reals, at: Indices, second: Reals) -> None:
-    """See :func:`kvfw.core.ops.kmeans.picking.two_largest`; the last three are written."""
+    """See :func:`kvfw.core.ops.kmeans.picking.two_largest`; writes the last three arguments."""
     blocks, centres, tokens = score.shape
     top = np.empty(TOKENS, score.dtype)
     other = np.empty(TOKENS, score.dtype)
-    # As narrow as scores, so that as many are chosen at once.
+    # As wide as a float32 score, so that both vectorise alike.
     where = np.empty(TOKENS, np.int32)
     for block in range(blocks):
         for start in range(0, tokens, TOKENS):
@@ -24,7 +24,7 @@ def two_largest(score: Reals, best: Reals, at: Indices, second: Reals) -> None:
             top[:] = -np.inf
             other[:] = -np.inf
             where[:] = 0
-            # Four at a time: what is known is read and written once for all of them.
+            # Four centres at a time, so that the running results are read and written once for all four.
             whole = centres - centres % 4
             for centre in range(0, whole, 4):
                 row0 = score[block, centre, start:stop]
@@ -33,7 +33,7 @@ def two_largest(score: Reals, best: Reals, at: Indices, second: Reals) -> None:
                 row3 = score[block, centre + 3, start:stop]
                 this = np.int32(centre)
                 for j in range(len(row0)):
-                    # The larger and the smaller of each pair; in front of its equal stands who came first.
+                    # The larger and the smaller of each pair; the earlier wins a tie.
                     won = row1[j] > row0[j]
                     high01, low01 = (row1[j], row0[j]) if won else (row0[j], row1[j])
                     which01 = this + np.int32(1) if won else this
@@ -73,7 +73,7 @@ def two_largest(score: Reals, best: Reals, at: Indices, second: Reals) -> None:
 
 @machine_code
 def _squared_distance(x: Reals, c: Reals) -> Any:
-    """Sum of squared differences: of every fourth coordinate first, as additions wait for each other."""
+    """Sum of squared differences in four independent partial sums, which the processor can add in parallel."""
     whole = len(x) // 4 * 4
     q = r = s = t = x[0] - x[0]
     for i in range(0, whole, 4):
@@ -88,7 +88,7 @@ def _squared_distance(x: Reals, c: Reals) -> Any:
 
 @machine_code
 def lay_centres(centres: Reals, origin: Reals, of_cluster: Indices, row: Indices, table: Reals, longest: Reals) -> None:
-    """See :class:`kvfw.core.ops.kmeans.nearest.Search`; ``table`` is written, and the greatest norm to ``longest``."""
+    """See :class:`kvfw.core.ops.kmeans.nearest.Search`; writes ``table``, and the greatest norm to ``longest``."""
     longest[0] = 0
     for cluster in range(len(centres)):
         centre = centres[cluster]
@@ -105,7 +105,7 @@ def lay_centres(centres: Reals, origin: Reals, of_cluster: Indices, row: Indices
 
 @machine_code
 def distance_to_own(x: Reals, centres: Reals, assignment: Indices, far: Reals) -> None:
-    """See :func:`kvfw.core.ops.kmeans.picking.to_own`; ``far`` is written."""
+    """See :func:`kvfw.core.ops.kmeans.picking.to_own`; writes ``far``."""
     for token in range(len(x)):
         far[token] = _squared_distance(x[token], centres[assignment[token]])
 
@@ -122,9 +122,9 @@ def decide(
     at: Indices,
     second: Reals,
 ) -> None:
-    """See :func:`kvfw.core.ops.kmeans.picking.pick`; the last three are as :func:`two_largest` leaves them, and change.
+    """See :func:`kvfw.core.ops.kmeans.picking.pick`; updates the last three, as :func:`two_largest` left them.
 
-    Two calls and not one: together they would not be compiled to look at several tokens at once.
+    A function of its own, because in one with :func:`two_largest` the compiler would not vectorise over tokens.
     """
     for block in range(len(score)):
         for token in range(score.shape[2]):

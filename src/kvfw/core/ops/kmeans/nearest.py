@@ -2,7 +2,7 @@
 
 "|x - c|^2" means the sum of squared differences, computed from one token and one centre alone. The matrix product
 2 x.c - |c|^2 only narrows the choice to centres that rounding could make nearest, which are then compared by that sum.
-So equal tokens are equally far, ties are real ties, and neither the chunk size nor the number of threads shows in the
+So equal tokens are equally far, ties are real ties, and neither the chunk size nor the number of threads affects the
 result. (The margin assumes torch's default, full-precision float32 products: with TF32 switched on, a token can go to a
 centre that is nearest only within TF32's rounding.)
 """
@@ -20,56 +20,42 @@ from kvfw.core.ops.kmeans.blocks import LINE, Blocks
 from kvfw.core.ops.kmeans.picking import pick, two_largest
 
 CHUNK = 5 * 2**18
-"""Default size, in elements, of the largest token-by-centre block held at once: 5 MiB of float32. Measured on heads of
-2387 tokens and 149 clusters, half to twice as much is as fast, a tenth of it up to a third slower."""
+"""Default for the most elements of the token-by-centre block held at once: 5 MiB of float32. Measured on heads of 2387
+tokens and 149 clusters, half to twice as much is as fast, a tenth of it up to a third slower."""
 
 MANY = 256
-"""From so many centres per block on it is faster to look only at those that moved, once half of them stay."""
+"""With at least this many centres per block, scoring only the moved centres is faster once half of them stay."""
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some tokens of some blocks and the memory for their search, as views, which cost more to make than to use.
+    """Some tokens of some blocks and the memory for their search; views, made once because making them is slow."""
 
-    Attributes:
-        columns: the tokens side by side, and a row of ones.
-        margin: of every token.
-        start: where a block's tokens begin.
-        table: 2 z and -|z|^2 of the blocks' centres.
-        first: where a block's centres begin.
-        score: memory.
-        known: what is found out about every token.
-    """
-
-    columns: Float[Tensor, "b E n"]
+    columns: Float[Tensor, "b E n"]  # the tokens side by side, and a row of ones
     margin: Float[Tensor, "b n"]
-    start: Int64[Tensor, " b"]
-    table: Float[Tensor, "b k E"]
-    first: Int64[Tensor, " b"]
-    score: Float[Tensor, "b k n"]
-    known: tuple[Float[Tensor, "b n"], Int64[Tensor, "b n"], Float[Tensor, "b n"]]
+    start: Int64[Tensor, " b"]  # where a block's tokens begin
+    table: Float[Tensor, "b k E"]  # 2 z and -|z|^2 of the blocks' centres
+    first: Int64[Tensor, " b"]  # where a block's centres begin
+    score: Float[Tensor, "b k n"]  # working memory
+    known: tuple[Float[Tensor, "b n"], Int64[Tensor, "b n"], Float[Tensor, "b n"]]  # best, at, rest: the results
 
 
 class Search:
-    """Nearest centres of a fixed set of tokens, each among its own block's; asked again whenever centres moved.
+    """Nearest centres of the fixed tokens ``x``, each among those of its block; called again whenever centres move.
 
-    The score of centre z for token y, both seen from the block's mean token (keys often share a large offset, which
-    would cost digits), is 2 y.z - |z|^2. It is one product where y is followed by a one and 2 z by -|z|^2: adding the
-    square apart takes a fifth longer.
+    The score of centre z for token y is 2 y.z - |z|^2, both relative to the block's mean token (keys often share a
+    large offset, which would cost digits). A one appended to y and -|z|^2 to 2 z make it a single product; adding the
+    square separately takes a fifth longer.
 
-    Known of every token are the place of its nearest centre in the block, that centre's score and one that no other
-    centre exceeds. Scores of centres that stayed where they were cannot have changed. Where there are many centres and
-    most of them stayed, products are taken with the others only. That decides for all tokens but a few, whose own
-    centre moved away or which another comes as near to as rounding can tell; they look at all centres again.
+    For every token the search remembers its nearest centre's place in the block, that centre's score, and an upper
+    bound on the other scores. Scores of unmoved centres cannot have changed, so with many centres of which most stayed,
+    only the moved ones are scored. That decides all but a few tokens, whose own centre moved away or has a rival within
+    rounding; these are scored against all centres again. ``chunk`` is the most scores held at once, but at least those
+    of 16 tokens in one block.
 
-    Source: T. Kaukoranta, P. Franti, O. Nevalainen, A fast exact GLA based on code vector activity detection, IEEE
-    Transactions on Image Processing 9(8), 2000, has the idea of looking at moved centres only; a bound on all but the
-    nearest is G. Hamerly's, Making k-means even faster, SDM 2010, here on scores in place of distances.
-
-    Args:
-        x: tokens.
-        blocks: where each may look.
-        chunk: greatest number of scores held at once, but at least those of 16 tokens in one block.
+    Source: scoring only moved centres is from T. Kaukoranta, P. Franti, O. Nevalainen, A fast exact GLA based on code
+    vector activity detection, IEEE Transactions on Image Processing 9(8), 2000; the bound on all but the nearest, here
+    on scores in place of distances, from G. Hamerly, Making k-means even faster, SDM 2010.
     """
 
     def __init__(self, x: Float[Tensor, "N D"], blocks: Blocks, chunk: int) -> None:
@@ -77,27 +63,26 @@ class Search:
         self.blocks = blocks
         self.chunk = chunk
         B, n, D = len(blocks.parts), blocks.width, x.shape[1]
-        # Blocks of fewer centres are filled up with centres that are never the nearest.
+        # Blocks with fewer centres are padded with centres that are never the nearest.
         k = max(share for _, share in blocks.parts)
         self._row = blocks.of_cluster * k + blocks.within
         self._table = x.new_zeros(B, k, D + 1)
         self._table[:, :, D] = -torch.inf
         self._last = x.new_full((len(self._row), D), torch.nan)
         self._longest = x.new_zeros(())
-        # NaN for what fills up a block's row, as nothing compares with that.
+        # Padding of a block's row is NaN: every comparison with it is false.
         self._length = x.new_full((B, n), torch.nan)
         self._margin = torch.empty_like(self._length)
         self._best, self._rest = torch.empty_like(self._length), torch.empty_like(self._length)
         self._at = torch.empty_like(self._length, dtype=torch.int64)
-        # Tokens side by side (their products take two thirds of the time), and below each a one, for what is added.
+        # Tokens as columns (products take two thirds of the time that way), each with a one below it for the square.
         self._columns = x.new_ones(B, D + 1, n)
         self._origin = x.new_empty(B, D)
         self._lay_tokens()
         self._tiles = tuple(self._tiled(k))
 
     def _lay_tokens(self) -> None:
-        # Memory of its own and whole rows, as that is copied sideways the fastest. What fills up a row is whatever was
-        # there before: it is no token.
+        # Transposing whole rows of a separate buffer is fastest. Padding keeps what an earlier block left there.
         D = self.x.shape[1]
         rows = self.x.new_zeros(self.blocks.width, D)
         for b, part in enumerate(torch.split(self.x, [tokens for tokens, _ in self.blocks.parts])):
@@ -108,7 +93,7 @@ class Search:
             self._columns[b, :D].copy_(rows.T)
 
     def _tiled(self, k: int) -> Iterator[_Tile]:
-        """Tiles of at most ``chunk`` scores, which share the memory for them."""
+        """Tiles of at most ``chunk`` scores, which share the memory for the scores."""
         B, _, n = self._columns.shape
         some = min(n, max(LINE, self.chunk // k // LINE * LINE))
         passes = -(-B // max(1, self.chunk // (n * k)))
@@ -133,12 +118,12 @@ class Search:
         """Index of the nearest centre of every token, ties to the lowest."""
         b, few = self.blocks, False
         if self._table.shape[1] >= MANY:
-            # Centres are compared as they are: two of them can be the same as seen from the mean token.
+            # Compared before subtracting the mean token, which can make two different centres equal.
             moved = (centres != self._last).any(1)
             few = 2 * int(moved.sum()) <= len(moved)
             self._last = centres
         longest = self._lay_centres(centres)
-        # Of all centres that any remembered score is of.
+        # The longest of all centres that a remembered score refers to.
         self._longest = torch.maximum(self._longest, longest) if few else longest
         self._margin.copy_(margin_of(self._length + self._longest, centres.shape[1]))
         if few:
@@ -167,33 +152,33 @@ class Search:
         return square.amax().sqrt()
 
     def _look_at_moved(self, b: int, moved: Bool[Tensor, " k"], centres: Float[Tensor, "K D"]) -> None:
-        """Brings what is known of one block's tokens up to date."""
+        """Updates one block's tokens from the scores of its moved centres."""
         which = moved.nonzero().squeeze(1)
         if not len(which):
             return
         best, at, rest = self._best[b], self._at[b], self._rest[b]
         top, place, second = self._two_largest(b, which)
-        # A centre that moved away has no score any more.
+        # The old score of a moved centre is void.
         best.masked_fill_(moved.index_select(0, at), -torch.inf)
         stays = top <= best
-        # Whichever of the two loses is one of the others now.
+        # The loser of the two joins the other centres.
         threat = torch.maximum(torch.minimum(top, best), second)
         torch.maximum(rest, threat, out=rest)
         torch.maximum(top, best, out=best)
         at.copy_(torch.where(stays, at, which.index_select(0, place)))
-        # A centre that was nearest of all that stay is that still, however close.
+        # The nearest of the unmoved centres is still the nearest of them, however close they are.
         threat = torch.where(stays, threat, rest)
         doubtful = (threat >= best - self._margin[b]).nonzero().squeeze(1)
-        # A few tokens as a rule, but all of them where keys are equal.
+        # Usually a few tokens, but all of them if keys are equal.
         for tokens in torch.split(doubtful, self._at_once(len(moved))) if len(doubtful) else ():
             self._look_at_all(b, tokens, centres)
 
     def _at_once(self, centres: int) -> int:
-        """Tokens whose scores for so many centres the memory has room for: whole lines."""
+        """The number of tokens, in whole lines, whose scores for this many centres fit the memory."""
         return len(self._memory) // centres // LINE * LINE
 
     def _two_largest(self, b: int, which: Int64[Tensor, " k"]) -> list[Tensor]:
-        """Of every token's scores among some centres of a block; see :func:`two_largest`."""
+        """:func:`two_largest` of every token's scores for some centres of a block."""
         table, found = self._table[b].index_select(0, which), []
         for columns in torch.split(self._columns[b], self._at_once(len(which)), dim=1):
             score = self._memory[: len(which) * columns.shape[1]].view(len(which), -1)
@@ -201,7 +186,7 @@ class Search:
         return [torch.cat(parts, dim=1)[0] for parts in zip(*found, strict=True)]
 
     def _look_at_all(self, b: int, tokens: Int64[Tensor, " n"], centres: Float[Tensor, "K D"]) -> None:
-        """All that is known of some tokens, from all centres of the block."""
+        """Updates some tokens from the scores of all centres of the block."""
         start, share, first = self.blocks.start[b], self.blocks.parts[b][1], self.blocks.first[b : b + 1]
         score = self._memory[: len(tokens) * share].view(1, share, -1)
         torch.mm(self._table[b, :share], self._columns[b].index_select(1, tokens), out=score[0])
@@ -216,12 +201,8 @@ def margin_of(reach: Float[Tensor, "*B n"], D: int) -> Float[Tensor, "*B n"]:
     """How far below the largest score 2 y.z - |z|^2 a centre can lie and still be the nearest.
 
     With u the unit roundoff, a score (D products and a square that is a sum of D) is within (2 D + 4) u (|y| + |z|)^2
-    of the truth and a direct sum within (D + 4) u (|y| + |z|)^2, and two centres are compared; eps is 2 u, the rest is
-    slack. ``tiny`` is for squares that underflow.
-
-    Args:
-        reach: |y| + |z| with the longest z of all that were scored.
-        D: coordinates.
+    of the exact value and a direct sum within (D + 4) u (|y| + |z|)^2, and two centres are compared; eps is 2 u, the
+    rest is slack. ``tiny`` covers squares that underflow. ``reach`` is |y| + |z| with the longest z scored, in R^D.
     """
     info = torch.finfo(reach.dtype)
     return reach.square().mul_((3 * D + 16) * info.eps).add_((3 * D + 16) * info.tiny)

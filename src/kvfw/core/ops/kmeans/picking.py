@@ -1,7 +1,7 @@
-"""Nearest centre of every token out of all its scores, which narrow the choice, and distances, which decide it.
+"""Nearest centre of every token: scores narrow the choice, distances decide it.
 
-On a CPU both steps are compiled loops; elsewhere they are torch's operations. Both choose the same, but for distances
-that differ by less than their rounding.
+On a CPU both steps are compiled loops, elsewhere torch operations. Their choices agree unless two distances differ by
+less than their rounding.
 """
 
 from typing import NamedTuple
@@ -15,10 +15,7 @@ from kvfw.core.ops.kmeans import loops
 
 
 class Picked(NamedTuple):
-    """One centre of every token, by its place among the block's: its score, and the largest score of the others.
-
-    The last is -inf where there are no others.
-    """
+    """One centre of every token, by its place in the block: its score, and the others' largest score (-inf if none)."""
 
     best: Float[Tensor, "b n"]
     at: Int64[Tensor, "b n"]
@@ -26,7 +23,7 @@ class Picked(NamedTuple):
 
 
 def two_largest(score: Float[Tensor, "b k n"]) -> Picked:
-    """The centre of the largest score, the first of several. No score may be NaN."""
+    """The centre of the largest score, ties to the first. No score may be NaN."""
     if not compiled.serves(score):
         return _two_largest(score)
     best, second = score.new_empty(2, len(score), score.shape[2])
@@ -44,19 +41,19 @@ def pick(
     first: Int64[Tensor, " b"],
     chunk: int,
 ) -> Picked:
-    """The nearest centre of every token, ties to the first: of those whose scores come as near as the margin.
+    """The nearest centre of every token, ties to the first, among those with a score within the margin of the best.
 
     Args:
         score: of every block's centres, for its tokens.
-        margin: see :func:`kvfw.core.ops.kmeans.nearest.margin_of`; NaN for what is no token.
-        x: tokens; those of a block are in order from ``start`` on.
-        centres: centres; those of a block are in order from ``first`` on.
-        chunk: greatest number of differences held at once, but at least one pair's.
+        margin: see :func:`kvfw.core.ops.kmeans.nearest.margin_of`; NaN for padding.
+        x: tokens; a block's are in order from ``start`` on.
+        centres: centres; a block's are in order from ``first`` on.
+        chunk: most differences held at once, but at least one pair's.
     """
     picked = two_largest(score)
     if not compiled.serves(score):
         return _decided(picked, score, margin, x, start, centres, first, chunk)
-    # How they lie in memory is part of what is loops.
+    # The loops are compiled for one memory layout.
     given = (score, margin.contiguous(), x, start, centres, first, *picked)
     loops.decide(*(each.numpy() for each in given))
     return picked
@@ -102,14 +99,7 @@ def _closest(
     column: Int64[Tensor, " p"],
     chunk: int,
 ) -> Int64[Tensor, " n"]:
-    """Decides between the candidate rows of ``centres`` that every row of ``x`` has, by the direct sum.
-
-    Args:
-        x: tokens.
-        centres: all centres.
-        row, column: the candidates, as pairs of a token and a centre.
-        chunk: greatest number of differences held at once, but at least one pair's.
-    """
+    """Every token's nearest candidate centre by the direct sum; (``row``, ``column``) pairs token and candidate."""
     far = x.new_empty(len(row))
     pairs = max(1, chunk // x.shape[1])
     for start in range(0, len(row), pairs):
@@ -124,7 +114,7 @@ def _closest(
 def to_own(
     x: Float[Tensor, "N D"], centres: Float[Tensor, "K D"], assignment: Int64[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Of every token to the centre it is assigned to."""
+    """Squared distance of every token to its assigned centre."""
     if not compiled.serves(x, centres):
         return _squared_distance(x, centres.index_select(0, assignment))
     far = x.new_empty(len(x))
@@ -133,5 +123,5 @@ def to_own(
 
 
 def _squared_distance(x: Float[Tensor, "p D"], c: Float[Tensor, "p D"]) -> Float[Tensor, " p"]:
-    """Of corresponding rows."""
+    """Squared distance of corresponding rows."""
     return (x - c).square_().sum(1)
