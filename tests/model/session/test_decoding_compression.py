@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -272,6 +273,50 @@ def test_sums_and_budgets_follow_the_beams() -> None:
             forward(model, token.view(1, 1), alone)
     rows = [cache.state(0).positions[row, :, :30] for row in range(3)]
     assert any(torch.equal(row, alone.state(0).positions[0]) for row in rows)
+
+
+# --- blocks one after another ----------------------------------------------------------------------------
+
+#: Where tokens are read that no block captures: outside any block, or in one that does not need to.
+GAPS: dict[str, dict[str, Any] | None] = {
+    "outside": None,
+    "without_composition": {},
+    "by_another_scorer": {"composition": "streaming", "slots": 24, "recompress": True, **PROTECTED},
+}
+
+
+def with_a_gap(composition: str, gap: dict[str, Any] | None, **options: Any) -> CompressedCache:
+    """The cache of a prompt of ``LENGTH`` tokens and of 8 more that no block captures."""
+    model = tiny("llama")
+    with attach(model, composition, **options, **PROTECTED) as cache, torch.inference_mode():
+        forward(model, prompt(LENGTH), cache)
+    with nullcontext() if gap is None else attach(model, cache=cache, **gap), torch.inference_mode():
+        for step in range(8):
+            forward(model, prompt(1, seed=step), cache)
+    return cache
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS)
+def test_queries_from_before_a_gap_are_forgotten(gap: dict[str, Any] | None) -> None:
+    options: dict[str, Any] = {"slots": 24, "compress_every": 12}
+    cache = with_a_gap("snapkv(window=6)", gap, **options)
+    with attach(tiny("llama"), "snapkv(window=6)", cache=cache, **options, **PROTECTED), torch.inference_mode():
+        forward(tiny("llama"), prompt(4, seed=9), cache)
+    for layer in cache.compressed_layers():
+        assert layer.captured.compressed_at == LENGTH + 12
+        assert layer.captured.query_positions is not None
+        assert layer.captured.query_positions.tolist() == [[float(LENGTH + i) for i in range(8, 12)]]
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS)
+@pytest.mark.parametrize("again", [{"recompress": True}, {"compress_every": 12}], ids=str)
+def test_sums_with_a_gap_are_refused(again: dict[str, Any], gap: dict[str, Any] | None) -> None:
+    cache = with_a_gap("h2o", gap, slots=24, **again)
+    with (
+        pytest.raises(UnsupportedError, match="counted from the prompt on, .* or ran outside a block since"),
+        attach(tiny("llama"), "h2o", cache=cache, slots=24, **again, **PROTECTED),
+    ):
+        pytest.fail("attached")
 
 
 # --- what is refused, what is left as it was -------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -135,6 +136,9 @@ class CompressedLayer(CacheLayerMixin):
         self.storage.append(key_states, value_states)
         if not self.attached:
             self.place(self.next_positions(key_states.shape[2]), None)
+            if self.captured.queries is not None or self.captured.sums:
+                # Nobody captures these tokens, and what leaves them out is of no use to a later block.
+                self.captured = replace(self.captured, queries=None, query_positions=None, sums={})
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values

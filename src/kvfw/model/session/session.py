@@ -94,8 +94,9 @@ class Session:
         wanted = plan.needs.column_sums if plan.again else frozenset[int]()
         if any(not wanted <= layer.captured.sums.keys() for layer in ready):
             raise UnsupportedError(
-                "column sums (h2o) have to be counted from the prompt on, and this cache comes without them; "
-                "compress it by h2o with compress_every= or recompress= from the start, or use another scorer"
+                "column sums (h2o) have to be counted from the prompt on, and this cache comes without them, or ran "
+                "outside a block since; compress it by h2o with compress_every= or recompress= from the start, run it "
+                "in such blocks only, or use another scorer"
             )
         standing = self._divided_standing(ready[0])
         for layer, part in zip(layers, self.anatomy.compressible, strict=True):
