@@ -31,7 +31,7 @@ from kvfw.cli import main
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import Compressor, checked_scores, compressor
-from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.ops.columns import column_sums
 from kvfw.core.registry.registry import default_registry
 from kvfw.core.state.observation import Needs
 from kvfw.errors import RunError

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.observations import SCALE, observe, random_row
-from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.ops.columns import column_sums
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.errors import RunError
 from kvfw.methods.scorers.h2o import H2O

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvfw.bench.clock import Tell, ratios, rounds, seconds_of
 from kvfw.core.compress.compressor import Compressor
-from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.ops.columns import column_sums
 from kvfw.core.state.observation import Needs
 from kvfw.model.run.prefill import Prefill, prefill
 
@@ -113,7 +113,8 @@ def _work(filled: Prefill, by: Compressor) -> None:
     """Copies the queries that the composition needs, as a prefill does, and compresses."""
     if by.needs.queries:
         for obs in filled.observations.values():
-            obs.window()[0][:, :, -by.needs.queries :].clone()
+            queries = obs.window()[0]
+            queries[:, :, -by.needs.last(queries.shape[2]) :].clone()
     filled.compressed_states(by)
 
 

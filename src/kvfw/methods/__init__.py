@@ -6,7 +6,7 @@ from kvfw.core.registry.hooks import hookimpl
 
 @hookimpl
 def kvfw_parts() -> tuple[PartSpec, ...]:
-    """The built-in stage forms, scorers, selectors, mergers, spaces and methods."""
+    """The built-in stage forms, scorers, selectors, mergers, spaces, allocators and methods."""
     here, core = "kvfw.methods", "kvfw.core.compress.stages"
     return (
         PartSpec(Kind.STAGE, "select", f"{core}:Select", "keep the tokens a selector chooses by a scorer's scores"),
@@ -26,6 +26,16 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
         PartSpec(Kind.SPACE, "pre", f"{here}.spaces.pre:Pre", "keys with RoPE undone"),
         PartSpec(Kind.METHOD, "uniform", f"{here}.recipes.uniform:Uniform", "tokens evenly spaced over the middle"),
         PartSpec(Kind.METHOD, "streaming", f"{here}.recipes.streaming:Streaming", "the contiguous tail of the middle"),
+        PartSpec(Kind.SCORER, "kvzip", f"{here}.scorers.kvzip:KVzip", "largest attention while the prompt is repeated"),
+        PartSpec(Kind.ALLOCATOR, "uniform", f"{here}.allocators.uniform:UniformBudgets", "the same number everywhere"),
+        PartSpec(Kind.ALLOCATOR, "pyramid", f"{here}.allocators.pyramid:Pyramid", "more slots for low layers"),
+        PartSpec(Kind.ALLOCATOR, "adakv", f"{here}.allocators.adakv:AdaKV", "one ranking over the heads of a layer"),
+        PartSpec(
+            Kind.ALLOCATOR,
+            "global",
+            f"{here}.allocators.global_threshold:GlobalThreshold",
+            "one threshold everywhere",
+        ),
         PartSpec(
             Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
         ),

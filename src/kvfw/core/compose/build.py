@@ -120,6 +120,8 @@ class PartBuilder:
     def _held(self, mark: PartOption, info: FieldInfo, option: OptionNode) -> Built[Any]:
         """The part or list of parts an option holds."""
         node = option.value
+        if str(node) == "none" and NoneType in get_args(info.annotation):
+            return Built(None, "none")
         if not _takes_list(info):
             return self._one(mark.kind, node, option.key)
         if isinstance(node, PartNode) and node.name.startswith("$") and isinstance(self._filled(node).value, tuple):

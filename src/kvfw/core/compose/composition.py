@@ -1,16 +1,21 @@
-"""Compositions: terms joined by ``+``, built once and ready to run, with their canonical text."""
+"""Compositions: policies over layers, built once and ready to run, with their canonical text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvfw.core.compose.budget import fraction_text
 from kvfw.core.compose.build import Built, PartBuilder
-from kvfw.core.compose.syntax import parse_stages
-from kvfw.core.parts.part import Method, StageForm
+from kvfw.core.compose.layers import LayerRange
+from kvfw.core.compose.syntax import PartNode, PolicyNode, StageNode, parse_policies
+from kvfw.core.parts.part import Method, StageForm, is_comparable, scope_of
+from kvfw.core.parts.spec import BASELINE, Kind
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RequestError, SpecError
+
+if TYPE_CHECKING:  # they import torch, which is not needed to parse
+    from kvfw.core.contracts.parts import Allocator, Refiner, Scorer
 
 #: The stage a bare scorer stands for.
 SCORER_RECIPE = "select(scorer=$scorer)"
@@ -40,21 +45,101 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Composition:
-    """Terms joined by ``+``, built and ready to run; :func:`parse` makes one.
+class Policy:
+    """What is done to some of a model's layers.
 
-    ``str()`` gives the canonical text, which parses back to an equal composition; equal texts are equal compositions.
+    Args:
+        layers: the layers; none for all of them.
+        terms: the stages, with their shares of the budget; none for ``full``, which leaves the layers as they are.
+        allocator_text: canonical text of the allocator; empty for the same number of slots in every layer and head.
+        refiner_texts: canonical texts of the refiners, in the order they run.
     """
 
+    layers: tuple[LayerRange, ...]
     terms: tuple[Term, ...]
+    allocator_text: str = ""
+    refiner_texts: tuple[str, ...] = ()
+    allocator: "Allocator | None" = field(default=None, compare=False, repr=False)
+    refiners: tuple["Refiner", ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
-        return "+".join(map(str, self.terms))
+        layers = f"[{','.join(map(str, self.layers))}]" if self.layers else ""
+        stages = "+".join(map(str, self.terms)) or BASELINE
+        allocator = f"@{self.allocator_text}" if self.allocator_text else ""
+        return layers + stages + allocator + "".join(f"|{text}" for text in self.refiner_texts)
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
-        """All stages in the order they run, with their exact shares of the whole budget."""
+        """All stages in the order they run, with their exact shares of the budget."""
         return tuple(StageShare(part.stage, term.share * part.share) for term in self.terms for part in term.parts)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Policies joined by ``;``, built and ready to run; :func:`parse` makes one.
+
+    ``str()`` gives the canonical text, which parses back to an equal composition; equal texts are equal compositions.
+    ``written`` is the text it was parsed from.
+    """
+
+    policies: tuple[Policy, ...]
+    written: str = field(default="", compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return ";".join(map(str, self.policies))
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of all policies."""
+        return tuple(term for policy in self.policies for term in policy.terms)
+
+    @property
+    def stages(self) -> tuple[StageShare, ...]:
+        """The stages of all policies, with their exact shares of their policy's budget."""
+        return tuple(stage for policy in self.policies for stage in policy.stages)
+
+    def by_layer(self, depth: int) -> tuple[Policy, ...]:
+        """The policy of every layer of a model with ``depth`` layers.
+
+        Raises:
+            SpecError: a layer the model does not have, one in two policies or in none, or none that is compressed.
+        """
+        if len(self.policies) == 1 and not self.policies[0].layers:
+            return self.policies * depth
+        found: dict[int, Policy] = {}
+        for policy in self.policies:
+            for part in policy.layers:
+                try:
+                    layers = part.of(depth)
+                except ValueError as error:
+                    raise SpecError(str(error), self.written, part.at) from None
+                if twice := [layer for layer in layers if layer in found]:
+                    raise SpecError(f"layer {twice[0]} is in two policies, or twice in one", self.written, part.at)
+                found |= dict.fromkeys(layers, policy)
+        if missing := [str(layer) for layer in range(depth) if layer not in found]:
+            raise SpecError(
+                f"layers {', '.join(missing)} of {depth} are in no policy; add ;[{','.join(missing)}]{BASELINE} to "
+                "leave them as they are",
+                self.written,
+                len(self.written),
+            )
+        if not any(policy.terms for policy in self.policies):
+            raise SpecError(f"every layer is {BASELINE}, so nothing is compressed", self.written, 0)
+        return tuple(found[layer] for layer in range(depth))
+
+    def allocated_by(self, allocator: "Allocator") -> "Composition":
+        """The same with an allocator made by hand in every policy.
+
+        Raises:
+            SpecError: a policy names an allocator itself.
+        """
+        for policy in self.policies:
+            if policy.allocator is not None:
+                raise SpecError(f"{self} names its own allocator; leave out allocator=", self.written, 0)
+        name = type(allocator).__name__
+        return replace(
+            self, policies=tuple(replace(each, allocator=allocator, allocator_text=name) for each in self.policies)
+        )
 
 
 def parse(text: str, registry: Registry | None = None) -> Composition:
@@ -67,24 +152,73 @@ def parse(text: str, registry: Registry | None = None) -> Composition:
     Raises:
         SpecError: the text is wrong; a caret shows where.
     """
-    return expand(text, {}, registry or default_registry())
+    return composed(text, {}, registry or default_registry())
 
 
-def expand(recipe: str, options: Mapping[str, Built[Any]], registry: Registry) -> Composition:
-    """The composition a recipe describes, with built options in place of each ``$option``.
+def composed(text: str, options: Mapping[str, Built[Any]], registry: Registry) -> Composition:
+    """The composition of a text, with built options in place of each ``$option``; raises as :func:`parse`."""
+    builder = PartBuilder(text, registry, options)
+    return Composition(tuple(_policy(builder, node) for node in parse_policies(text)), text)
+
+
+def _policy(builder: PartBuilder, node: PolicyNode) -> Policy:
+    terms = _terms(builder, node.stages)
+    refiners = [builder.part(Kind.REFINER, each) for each in node.refiners]
+    allocator = builder.part(Kind.ALLOCATOR, node.allocator) if node.allocator is not None else None
+    if allocator is not None and node.allocator is not None:
+        _check_unit(builder, allocator.value, terms, node.allocator)
+    return Policy(
+        node.layers,
+        terms,
+        allocator.text if allocator is not None else "",
+        tuple(each.text for each in refiners),
+        allocator.value if allocator is not None else None,
+        tuple(each.value for each in refiners),
+    )
+
+
+def _check_unit(builder: PartBuilder, allocator: "Allocator", terms: tuple[Term, ...], node: PartNode) -> None:
+    """Refuses an allocator that would compare scores of heads which have no common unit."""
+    if scope_of(allocator) == "shape":
+        return
+    ranking: Scorer | None = getattr(allocator, "by", None) or ranking_of(terms)
+    if ranking is None:
+        raise builder.fail(f"{node.name} ranks tokens by scores, and this stage has no scorer; name one: by=", node.at)
+    if getattr(allocator, "normalise", "none") == "none" and not is_comparable(ranking):
+        raise builder.fail(
+            f"{node.name} compares scores of different heads, and those of {type(ranking).__name__} have no common "
+            f"unit; rank by another scorer, such as {node.name}(by=snapkv)"
+            + (f", or use {node.name}(normalise=share)" if hasattr(allocator, "normalise") else ""),
+            node.at,
+        )
+
+
+def ranking_of(terms: tuple[Term, ...]) -> "Scorer | None":
+    """The scorer that an allocator ranks by unless it names another: that of the first stage; None without one."""
+    return terms[0].parts[0].stage.ranking if terms else None
+
+
+def expand(recipe: str, options: Mapping[str, Built[Any]], registry: Registry) -> tuple[Term, ...]:
+    """The terms of a recipe, with built options in place of each ``$option``.
 
     Raises:
         SpecError: the recipe is wrong, or an option does not fit its place; a caret shows where.
     """
-    builder = PartBuilder(recipe, registry, options)
+    first, *others = composed(recipe, options, registry).policies
+    if others or first.layers or first.allocator_text or first.refiner_texts:
+        raise SpecError("a recipe is a sum of stages, without layers, allocators and refiners", recipe, 0)
+    return first.terms
+
+
+def _terms(builder: PartBuilder, nodes: tuple[StageNode, ...]) -> tuple[Term, ...]:
     terms: list[Term] = []
-    for node in parse_stages(recipe):
+    for node in nodes:
         if terms and terms[-1].parts[-1].stage.consumes_rest:
             stage = f"stage {terms[-1].text.partition('(')[0]!r}"
             raise builder.fail(f"{stage} merges all that is left, so nothing can follow it; put it last", node.part.at)
         built = builder.part(None, node.part)
-        terms.append(Term(built.text, node.share, _expanded(built, registry)))
-    return Composition(tuple(terms))
+        terms.append(Term(built.text, node.share, _expanded(built, builder.registry)))
+    return tuple(terms)
 
 
 def _expanded(built: Built[Any], registry: Registry) -> tuple[StageShare, ...]:
@@ -92,10 +226,10 @@ def _expanded(built: Built[Any], registry: Registry) -> tuple[StageShare, ...]:
     if isinstance(built.value, StageForm):
         return (StageShare(built.value, Fraction(1)),)
     if not isinstance(built.value, Method):
-        return expand(SCORER_RECIPE, {"scorer": built}, registry).stages
+        return Policy((), expand(SCORER_RECIPE, {"scorer": built}, registry)).stages
     spec = built.spec
     assert spec is not None
     try:
-        return expand(built.value.recipe, built.options, registry).stages
+        return Policy((), expand(built.value.recipe, built.options, registry)).stages
     except (SpecError, RecursionError) as error:
         raise RequestError(f"the recipe of method {spec.name!r} ({spec.provider}) does not work: {error}") from error

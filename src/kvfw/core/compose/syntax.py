@@ -1,12 +1,15 @@
 """The grammar of compositions: parses text to a syntax tree that keeps source positions.
 
-    composition := stage ("+" stage)*
+    composition := policy (";" policy)*
+    policy      := [ "[" layers "]" ] ( "full" | stages [ "@" allocator ] ("|" refiner)* )
+    layers      := range ("," range)*          0-3 | 16- | -1 | odd | even
+    stages      := stage ("+" stage)*
     stage       := part [ ":" share ]
     part        := name [ "(" key "=" value ("," key "=" value)* ")" ]
     value       := scalar | part | "[" [ value ("," value)* ] "]"
 
-Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). In a recipe ``$option``
-stands for a value or a part.
+Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). Allocators and refiners are
+parts. In a recipe ``$option`` stands for a value or a part.
 """
 
 import re
@@ -15,6 +18,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvfw.core.compose.budget import fraction_text
+from kvfw.core.compose.layers import RANGE, LayerRange
+from kvfw.core.parts.spec import BASELINE
 from kvfw.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -69,6 +74,17 @@ class StageNode:
     part: PartNode
     share: Fraction
     share_at: int
+
+
+@dataclass(frozen=True)
+class PolicyNode:
+    """A policy as written: its layers, none for all of them, and no stages for ``full``."""
+
+    layers: tuple[LayerRange, ...]
+    stages: tuple[StageNode, ...]
+    allocator: PartNode | None
+    refiners: tuple[PartNode, ...]
+    at: int
 
 
 class _Reader:
@@ -164,6 +180,47 @@ class _Reader:
             raise self.fail(f"share {text} is not above 0 and at most 1", at)
         return StageNode(part, share, at)
 
+    def policy(self) -> PolicyNode:
+        self.skip()
+        at = self.at
+        layers: list[LayerRange] = []
+        if self.take("["):
+            self.series(lambda: layers.append(self.layers()), "]", "a range of layers")
+            if self.peek() == "f" and self.match(_NAME, "a name") == BASELINE:
+                return PolicyNode(tuple(layers), (), None, (), at)
+            self.at = self.text.index("]", at) + 1
+        stages = self.stages()
+        allocator = self.part() if self.take("@") else None
+        refiners = []
+        while self.take("|"):
+            refiners.append(self.part())
+        return PolicyNode(tuple(layers), stages, allocator, tuple(refiners), at)
+
+    def layers(self) -> LayerRange:
+        self.skip()
+        at = self.at
+        text = self.match(RANGE, "layers such as 0-3, 16-, -1, odd or even")
+        try:
+            return LayerRange(text, at)
+        except ValueError as error:
+            raise self.fail(str(error), at) from None
+
+    def stages(self) -> tuple[StageNode, ...]:
+        stages = [self.stage()]
+        while self.take("+"):
+            stages.append(self.stage())
+        if len(stages) == 1 and not stages[0].share:
+            return (replace(stages[0], share=Fraction(1)),)
+        for stage in stages:
+            if not stage.share:
+                name = stage.part.name
+                raise self.fail(f"stage {name!r} needs a share, such as {name}:0.5", stage.share_at)
+        total = sum((stage.share for stage in stages), Fraction(0))
+        if total != 1:
+            shares = " + ".join(fraction_text(stage.share) for stage in stages)
+            raise self.fail(f"shares must sum to 1; {shares} = {fraction_text(total)}", stages[-1].share_at)
+        return tuple(stages)
+
 
 def parse_part(text: str) -> PartNode:
     """Parses the whole text as one part; a SpecError has a caret under the first wrong character."""
@@ -173,24 +230,18 @@ def parse_part(text: str) -> PartNode:
     return part
 
 
-def parse_stages(text: str) -> tuple[StageNode, ...]:
+def parse_policies(text: str) -> tuple[PolicyNode, ...]:
     """Parses a composition. Shares are in (0, 1] and sum to 1; a single stage may leave its share out.
 
     Raises:
         SpecError: with a caret under the first wrong character.
     """
     reader = _Reader(text)
-    stages = [reader.stage()]
-    while reader.take("+"):
-        stages.append(reader.stage())
-    reader.end("; stages are joined by '+', a share follows ':'")
-    if len(stages) == 1 and not stages[0].share:
-        return (replace(stages[0], share=Fraction(1)),)
-    for stage in stages:
-        if not stage.share:
-            raise reader.fail(f"stage {stage.part.name!r} needs a share, such as {stage.part.name}:0.5", stage.share_at)
-    total = sum((stage.share for stage in stages), Fraction(0))
-    if total != 1:
-        shares = " + ".join(fraction_text(stage.share) for stage in stages)
-        raise reader.fail(f"shares must sum to 1; {shares} = {fraction_text(total)}", stages[-1].share_at)
-    return tuple(stages)
+    policies = [reader.policy()]
+    while reader.take(";"):
+        policies.append(reader.policy())
+    reader.end("; stages are joined by '+', a share follows ':', an allocator '@', a refiner '|', a policy ';'")
+    for policy in policies:
+        if len(policies) > 1 and not policy.layers:
+            raise reader.fail("with several policies each needs its layers, such as [0-3]", policy.at)
+    return tuple(policies)

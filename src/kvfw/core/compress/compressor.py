@@ -1,50 +1,126 @@
 """The compressor: an immutable map from an observation and a budget to a smaller state."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import cast
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from kvfw.core.compose.budget import Amount, check_counts, divide
-from kvfw.core.compose.composition import Composition
+from kvfw.core.compose.composition import Composition, Policy, ranking_of
+from kvfw.core.compress.allocation import EVEN
 from kvfw.core.compress.arrangement import Arrangement
 from kvfw.core.compress.merging import Merging, merge_together
+from kvfw.core.compress.refining import refined
+from kvfw.core.compress.scores import Scores
 from kvfw.core.compress.stages import Stage, check_outcome
-from kvfw.core.contracts.blame import blamed, needs_of
-from kvfw.core.contracts.parts import Scorer
+from kvfw.core.contracts.blame import needs_of
+from kvfw.core.contracts.parts import Allocator, Scorer
+from kvfw.core.parts.part import Scope, scope_of
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
 
 
 @dataclass(frozen=True)
+class Rule:
+    """What a compressor does to the layers of one policy."""
+
+    policy: Policy
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Its stages, in the order they run; none where the policy leaves its layers as they are."""
+        return tuple(cast(Stage, each.stage) for each in self.policy.stages)
+
+    @property
+    def allocator(self) -> Allocator:
+        """Divides the budget of its layers."""
+        return self.policy.allocator if self.policy.allocator is not None else EVEN
+
+    @property
+    def ranking(self) -> Scorer | None:
+        """The scorer the allocator ranks by."""
+        by: Scorer | None = getattr(self.allocator, "by", None)
+        return by if by is not None else ranking_of(self.policy.terms)
+
+    @cached_property
+    def allocator_needs(self) -> Needs:
+        """What the allocator may look at: nothing but shapes, or also what it and its ranking scorer need."""
+        if self.scope == "shape":
+            return Needs()
+        needs = needs_of(self.allocator, "allocator")
+        return needs if self.ranking is None else needs | needs_of(self.ranking)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """Everything its parts need observed."""
+        refiners = (needs_of(refiner, "refiner") for refiner in self.policy.refiners)
+        return reduce(Needs.__or__, (*(stage.needs for stage in self.stages), *refiners), self.allocator_needs)
+
+    @property
+    def scope(self) -> Scope:
+        """What its allocator looks at."""
+        return scope_of(self.allocator)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its layers are compressed when the whole forward is over, not right after their own attention."""
+        return bool(self.stages) and (self.scope == "model" or bool(self.needs.probes))
+
+
+@dataclass(frozen=True)
 class Compressor:
-    """Compresses one layer's cache.
+    """Compresses a model's cache, layer by layer.
 
     Args:
         composition: how to compress the middle.
         amount: how much of the middle to keep.
         sinks, recent: number of first and last tokens of the prompt that are always kept.
+        depth: number of the model's layers; needed where the composition names layers.
     """
 
     composition: Composition
     amount: Amount
     sinks: int
     recent: int
+    depth: int | None = None
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """One per policy."""
+        return tuple(map(Rule, self.composition.policies))
+
+    @cached_property
+    def _by_layer(self) -> tuple[Rule, ...]:
+        by_policy = dict(zip(self.composition.policies, self.rules, strict=True))
+        return tuple(by_policy[policy] for policy in self.composition.by_layer(self.depth or 0))
+
+    def rule(self, layer: int) -> Rule:
+        """What it does to a layer of the model."""
+        if len(self.rules) == 1 and not self.composition.policies[0].layers:
+            return self.rules[0]
+        if self.depth is None:
+            raise ValueError("a composition that names layers needs the model's depth")
+        return self._by_layer[layer]
+
+    def pools(self, kv_heads: Mapping[int, int]) -> list[tuple[Rule, dict[int, int]]]:
+        """The layers that are compressed, with their numbers of KV heads, policy by policy."""
+        found = [(rule, {i: n for i, n in kv_heads.items() if self.rule(i) is rule}) for rule in self.rules]
+        return [(rule, layers) for rule, layers in found if rule.stages and layers]
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The composition's stages, in the order they run."""
-        return tuple(cast(Stage, each.stage) for each in self.composition.stages)
+        """The stages of all policies."""
+        return tuple(stage for rule in self.rules for stage in rule.stages)
 
-    @property
+    @cached_property
     def needs(self) -> Needs:
-        """Everything the stages need observed."""
-        return reduce(Needs.__or__, (stage.needs for stage in self.stages), Needs())
+        """Everything its parts need observed."""
+        return reduce(Needs.__or__, (rule.needs for rule in self.rules), Needs())
 
     @property
     def moves_positions(self) -> bool:
@@ -86,7 +162,7 @@ class Compressor:
 
         Args:
             obs: the layer.
-            budget: slots for the middle.
+            budget: slots for the middle; heads may differ.
             scores: cache of scores of this same observation, read and extended; pass it to share scores between
                 compositions of one prompt. A new one by default.
 
@@ -106,21 +182,27 @@ class Compressor:
         return [self._finished(arranged.state(plan.obs.state), plan) for plan, arranged in pairs]
 
     def compress_with_sums(
-        self, obs: Observation, budget: Int64[Tensor, "B Hkv"]
+        self, obs: Observation, budget: Int64[Tensor, "B Hkv"], scores: "Scores | None" = None
     ) -> tuple[KVState, dict[int, Float32[Tensor, "B Hkv K"]]]:
         """:meth:`compress`, and the column sums carried over to the new slots; see ``Arrangement.carried``."""
-        plan = self._planned(LayerWork(obs, budget))
+        plan = self._planned(LayerWork(obs, budget, scores))
         (arranged,) = _arranged([plan])
         return self._finished(arranged.state(obs.state), plan), arranged.carried(obs.state, obs.column_sums)
 
     def _finished(self, state: KVState, plan: "_LayerPlan") -> KVState:
-        for stage, slots in zip(self.stages, plan.shares, strict=True):
+        rule = self.rule(plan.obs.layer)
+        for stage, slots in zip(rule.stages, plan.shares, strict=True):
             state = stage.finish(state, plan.obs.rope, slots > 0)
+        for refiner in rule.policy.refiners:
+            state = refined(state, plan.obs, refiner, ~plan.whole)
         return state
 
     def _planned(self, layer: "LayerWork") -> "_LayerPlan":
         """Runs the stages, each on the tokens earlier ones left."""
-        obs, shares = layer.obs, self._stage_budgets(layer.budget)
+        obs, rule = layer.obs, self.rule(layer.obs.layer)
+        if not rule.stages:
+            raise ValueError(f"layer {obs.layer} is not compressed by {self.composition}")
+        shares = _stage_budgets(rule, layer.budget)
         known = Scores(obs) if layer.scores is None else layer.scores
         if known.obs is not obs:
             raise ValueError("these scores are of another observation than the one to be compressed")
@@ -129,7 +211,7 @@ class Compressor:
         whole = (layer.budget >= count)[..., None]
         eligible, kept = obs.middle & ~whole, obs.state.valid & (obs.protected | whole)
         merged: list[tuple[KVState | Merging, Tensor]] = []
-        for stage, slots in zip(self.stages, shares, strict=True):
+        for stage, slots in zip(rule.stages, shares, strict=True):
             who, count = f"stage {type(stage).__name__}", eligible.sum(-1)
             if merged and bool(((slots > count) & ~whole[..., 0]).any()):
                 raise RunError(
@@ -151,14 +233,15 @@ class Compressor:
             if outcome.merged is not None and outcome.merged_from is not None:
                 merged.append((outcome.merged, outcome.merged_from))
                 eligible = eligible & ~outcome.merged_from
-        return _LayerPlan(obs, shares, kept, tuple(merged))
+        return _LayerPlan(obs, shares, kept, tuple(merged), whole[..., 0])
 
-    def _stage_budgets(self, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
-        """Every head's budget, divided exactly over the stages by their shares."""
-        shares = tuple(stage.share for stage in self.composition.stages)
-        parts = [divide(int(total), shares) for total in budget.flatten().tolist()]
-        table = torch.tensor(parts, dtype=torch.int64, device=budget.device)
-        return [table[:, i].view_as(budget) for i in range(len(shares))]
+
+def _stage_budgets(rule: Rule, budget: Int64[Tensor, "B Hkv"]) -> list[Int64[Tensor, "B Hkv"]]:
+    """Every head's budget, divided exactly over the stages by their shares."""
+    shares = tuple(stage.share for stage in rule.policy.stages)
+    parts = [divide(int(total), shares) for total in budget.flatten().tolist()]
+    table = torch.tensor(parts, dtype=torch.int64, device=budget.device)
+    return [table[:, i].view_as(budget) for i in range(len(shares))]
 
 
 @dataclass(frozen=True)
@@ -178,6 +261,7 @@ class _LayerPlan:
     shares: list[Int64[Tensor, "B Hkv"]]
     kept: Bool[Tensor, "B Hkv N"]
     merged: tuple[tuple[KVState | Merging, Bool[Tensor, "B Hkv N"]], ...]
+    whole: Bool[Tensor, "B Hkv"]
 
 
 def _arranged(plans: Sequence[_LayerPlan]) -> list[Arrangement]:
@@ -187,74 +271,19 @@ def _arranged(plans: Sequence[_LayerPlan]) -> list[Arrangement]:
     return [Arrangement(plan.kept, pairs) for plan, pairs in zip(plans, merged, strict=True)]
 
 
-class Scores:
-    """Lazy cache of one observation's scores: each scorer runs once, when its scores are first needed.
+def compressor(
+    composition: Composition, amount: Amount, *, sinks: int, recent: int, depth: int | None = None
+) -> Compressor:
+    """Binds a composition to its options.
 
-    A scorer sees only what it declared in its own needs, so its scores do not depend on which part asks first.
-    """
-
-    def __init__(self, obs: Observation) -> None:
-        self.obs = obs
-        self._known: dict[Scorer, Float[Tensor, "B Hkv N"]] = {}
-        self._finite = False
-
-    def check_finite(self) -> None:
-        """Runs :func:`check_finite` on this observation, once."""
-        if not self._finite:
-            check_finite(self.obs)
-            self._finite = True
-
-    def of(self, scorer: Scorer) -> Float[Tensor, "B Hkv N"]:
-        """The scorer's scores, checked by :func:`checked_scores`."""
-        if scorer not in self._known:
-            self._known[scorer] = checked_scores(scorer, replace(self.obs, score_of=self.of))
-        # A copy, so that a selector that changes its scores in place cannot affect another composition.
-        return self._known[scorer].clone()
-
-    def shown(self, needs: Needs) -> Observation:
-        """The observation as a stage with these needs sees it; it takes scores from this cache."""
-        return replace(self.obs, score_of=self.of).narrowed(needs)
-
-
-def check_finite(obs: Observation) -> None:
-    """Rejects keys and values that are NaN or infinite: compressed, they would still look like a result.
+    Args:
+        composition, amount, sinks, recent, depth: see :class:`Compressor`.
 
     Raises:
-        RunError: a key or a value of a real token is NaN or infinite.
+        BudgetError: negative sinks or recent.
+        SpecError: the composition's layers are not those of a model with ``depth`` layers.
     """
-    for name, part in (("keys", obs.state.keys), ("values", obs.state.values)):
-        # One pass without a copy: NaN and infinity survive addition. Only a suspicious sum is examined.
-        if bool(part.sum(dtype=torch.float32).isfinite()):
-            continue
-        if bool((~part.isfinite().all(-1) & obs.state.valid).any()):
-            raise RunError(
-                f"layer {obs.layer} has {name} that are NaN or infinite, so there is nothing to compress. Check the "
-                "model's weights; if it runs in float16, use bfloat16 or float32, which do not overflow"
-            )
-
-
-def checked_scores(scorer: Scorer, obs: Observation) -> Float[Tensor, "B Hkv N"]:
-    """The scorer's scores, computed only from what it declared in its needs.
-
-    Raises:
-        RunError: wrong type or shape, or NaN for a token it has to rank.
-    """
-    name = type(scorer).__name__
-    with blamed(f"scorer {name} in layer {obs.layer}"):
-        scores = scorer.score(obs.narrowed(needs_of(scorer)))
-    if not isinstance(scores, torch.Tensor):
-        raise RunError(f"scorer {name} returned {type(scores).__name__} where a tensor of scores is expected")
-    if scores.shape != obs.state.mass.shape:
-        raise RunError(
-            f"scorer {name} returned shape {tuple(scores.shape)}; one score per row, KV head and slot is expected: "
-            f"{tuple(obs.state.mass.shape)}"
-        )
-    if bool((scores.isnan() & obs.middle).any()):
-        raise RunError(f"scorer {name} gave NaN in layer {obs.layer}; are the model's keys finite?")
-    return scores
-
-
-def compressor(composition: Composition, amount: Amount, *, sinks: int, recent: int) -> Compressor:
-    """Binds a composition to its options; negative sinks or recent raise a BudgetError."""
     check_counts(sinks, recent)
-    return Compressor(composition, amount, sinks, recent)
+    if depth is not None:
+        composition.by_layer(depth)
+    return Compressor(composition, amount, sinks, recent, depth)

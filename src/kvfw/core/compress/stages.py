@@ -83,6 +83,11 @@ class Select(StageForm):
     positions: Literal["original", "cache"] = Field("original", description="rotate keys by prompt or cache position")
 
     @property
+    def ranking(self) -> Scorer:
+        """Its scorer."""
+        return self.scorer
+
+    @property
     def moves_positions(self) -> bool:
         """See :class:`Stage`."""
         return self.positions == "cache"
@@ -124,6 +129,11 @@ class Merge(StageForm):
         Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv"), Field(description="its scores weight the merger")
     ]
     bias: Literal["none", "log"] = Field("none", description="add log mass to each merged slot's attention logit")
+
+    @property
+    def ranking(self) -> Scorer:
+        """The scorer that weights the merger."""
+        return self.weight
 
     @property
     def moves_positions(self) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvfw.core.contracts.parts import Scorer
 from kvfw.core.state.observation import Needs
 from kvfw.errors import KvfwError, RunError
 
@@ -28,11 +27,13 @@ def blamed(who: str) -> Iterator[None]:
         raise RunError(f"{who} failed: {type(error).__name__}: {message} ({place})") from error
 
 
-def needs_of(scorer: Scorer) -> Needs:
-    """The scorer's needs; a RunError if the property fails or is no :class:`Needs`."""
-    who = f"scorer {type(scorer).__name__}"
+def needs_of(part: object, kind: str = "scorer") -> Needs:
+    """The part's needs, none if it declares none; a RunError if the property fails or is no :class:`Needs`."""
+    who = f"{kind} {type(part).__name__}"
     with blamed(f"`needs` of {who}"):
-        needs: object = scorer.needs
+        needs: object = getattr(part, "needs", None) if kind == "allocator" else part.needs  # type: ignore[attr-defined]
+    if needs is None and kind == "allocator":
+        return Needs()
     if not isinstance(needs, Needs):
         raise RunError(f"`needs` of {who} is {type(needs).__name__} where Needs is expected")
     return needs

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int64
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.rope import Rope
 from kvfw.core.state.state import KVState
+from kvfw.errors import RunError
 
 
 @runtime_checkable
@@ -69,19 +71,41 @@ class LayerView:
     """A compressed layer, as an allocator sees it.
 
     Args:
-        index: layer index in the model; sliding-window layers leave gaps.
+        index: layer index in the model; sliding-window layers and layers of other policies leave gaps.
         kv_heads: number of its KV heads.
         middle: the most slots each row can use in one head.
+        obs: what the allocator declared in its needs; None for an allocator of scope ``"shape"``.
+        ranking: the scorer it ranks by: its own ``by``, or that of the first stage.
     """
 
     index: int
     kv_heads: int
     middle: Int64[Tensor, " B"]
+    obs: Observation | None = None
+    ranking: Scorer | None = None
+
+    def seen(self) -> Observation:
+        """The observation; a RunError for an allocator of scope ``"shape"``, which sees none."""
+        if self.obs is None:
+            raise RunError('an allocator looked at a layer without declaring scope = "layer" or "model"')
+        return self.obs
+
+    def scores(self) -> Float32[Tensor, "B Hkv N"]:
+        """Scores of the ranking scorer; minus infinity outside the middle."""
+        obs = self.seen()
+        if self.ranking is None:
+            raise RunError("an allocator asked for scores, and neither it nor the first stage names a scorer")
+        return obs.score(self.ranking).float().masked_fill(~obs.middle, -torch.inf)
 
 
 @runtime_checkable
 class Allocator(Protocol):
-    """Divides a total budget over layers and heads."""
+    """Divides a total budget over layers and heads.
+
+    It may further have: ``scope`` (default ``"shape"``; with ``"layer"`` it is called for every layer by itself, with
+    ``"model"`` for all layers once their forward is over), ``needs`` (what must be observed for it, besides what the
+    ranking scorer needs), ``by`` (the scorer it ranks by) and ``exact`` (False: the budgets may sum to less).
+    """
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> Sequence[Int64[Tensor, "B Hkv"]]:
         """Slots for the middle of every row, per layer and KV head: 0 to ``middle``, in sum ``total``.
@@ -90,3 +114,15 @@ class Allocator(Protocol):
             total: slots of each row over all layers and heads, at most its ``middle`` per head, so always feasible.
             layers: the compressed layers, in order.
         """
+
+
+@runtime_checkable
+class Refiner(Protocol):
+    """Changes values and biases of a layer's finished slots; which slots there are, and their order, stay."""
+
+    @property
+    def needs(self) -> Needs:
+        """What must be observed for :meth:`refine`."""
+
+    def refine(self, state: KVState, obs: Observation) -> KVState:
+        """The compressed ``state`` of the layer that ``obs`` shows, with other values and biases."""

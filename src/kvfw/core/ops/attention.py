@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.ops.columns import column_sums
 from kvfw.core.state.observation import Observation
 
 

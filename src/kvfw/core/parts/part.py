@@ -1,7 +1,7 @@
 """Base classes of parts. Options are frozen pydantic fields, some of which hold another part."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -24,13 +24,17 @@ class Part(BaseModel):
     part gets the rows of several layers at once, which is faster."""
     loses_mass: ClassVar[bool] = False
     """For a merger or stage: True if its new slots may stand for fewer tokens than went in, because it drops some."""
+    comparable: ClassVar[bool] = False
+    """For a scorer: True promises that scores of different heads and layers share a unit (attention, change of an
+    output), so that an allocator may rank them together. A scorer that holds others is comparable if they are too."""
 
 
 @dataclass(frozen=True)
 class PartOption:
     """Marks an option that holds a part of this kind: ``Annotated[Scorer, SkipValidation, PartOption(...)]``.
 
-    ``default`` is the composition text of the part used when the option is left out; None makes it required.
+    ``default`` is the composition text of the part used when the option is left out; None makes it required; ``none``,
+    for an option that may be None, means no part.
     """
 
     kind: Kind
@@ -41,6 +45,11 @@ class StageForm(Part):
     """Base of the generic stage forms. A stage that consumes all remaining slots can only come last."""
 
     consumes_rest: ClassVar[bool] = False
+
+    @property
+    def ranking(self) -> Any:
+        """The scorer that an allocator ranks this stage's tokens by; None if the stage has none."""
+        return None
 
 
 class Method(Part):
@@ -81,3 +90,19 @@ def value_text(value: object) -> str:
         return f"[{','.join(map(value_text, value))}]"
     # 10 and 10.0 are the same value of a float option.
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+#: What an allocator looks at: shapes only, one layer's observation, or those of all layers.
+Scope = Literal["shape", "layer", "model"]
+
+
+def scope_of(allocator: object) -> Scope:
+    """What an allocator looks at; see :class:`kvfw.core.contracts.parts.Allocator`."""
+    scope: Scope = getattr(allocator, "scope", "shape")
+    return scope
+
+
+def is_comparable(scorer: object) -> bool:
+    """Whether scores of different heads share a unit: its class says so, and so do all scorers it holds."""
+    held = [part for _, part in scorer if hasattr(part, "score")] if isinstance(scorer, BaseModel) else []
+    return bool(getattr(scorer, "comparable", False)) and all(map(is_comparable, held))

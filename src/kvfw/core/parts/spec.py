@@ -18,6 +18,8 @@ class Kind(StrEnum):
     SELECTOR = "selector"
     MERGER = "merger"
     SPACE = "space"
+    ALLOCATOR = "allocator"
+    REFINER = "refiner"
     STAGE = "stage"
     METHOD = "method"
     TASK = "task"
@@ -32,6 +34,8 @@ WRITTEN: Final = {
     Kind.SELECTOR: "select(scorer=...,selector={})",
     Kind.MERGER: "merge(merger={})",
     Kind.SPACE: "merge(merger=...,space={})",
+    Kind.ALLOCATOR: "snapkv@{}",
+    Kind.REFINER: "snapkv|{}",
     Kind.TASK: '--task "{}"',
     Kind.METRIC: "every run measures it",
     Kind.MODEL: "--model {}",

@@ -1,12 +1,27 @@
-"""Marks tokens that look rare: codes, numbers, acronyms. Works on token ids, so no text is encoded again."""
+"""Marks tokens by their text: rare ones (codes, numbers, acronyms) and their type. No text is encoded again."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any, Protocol, runtime_checkable
 
 #: Runs of at least two capitals or digits, and every single digit.
 RARE = re.compile(r"[A-Z0-9]{2,}|\d")
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+
+#: Characters by which byte-level and SentencePiece vocabularies spell white space.
+_SPACE_MARKS = "\u0120\u2581\u010a"
+
+
+class TokenType(IntEnum):
+    """The class of a token."""
+
+    TEXT = 0
+    IMAGE = 1
+    SPECIAL = 2
+    PUNCTUATION = 3
 
 
 @runtime_checkable
@@ -48,3 +63,22 @@ def rare_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[float]:
             rare[last] = 1.0
             last += 1
     return rare
+
+
+def token_types(vocabulary: Vocabulary, ids: Sequence[int]) -> list[TokenType]:
+    """The class of every token: special tokens as the tokenizer lists them, punctuation by Unicode, text otherwise.
+
+    A token is punctuation if it has no other characters than punctuation, symbols and white space. Image tokens are
+    special tokens with "image" in their name; kvfw's prompts are text only.
+    """
+    special = set(vocabulary.all_special_ids)
+    entries: list[str] = vocabulary.convert_ids_to_tokens(list(ids))
+    return [_type(entry, token in special) for token, entry in zip(ids, entries, strict=True)]
+
+
+def _type(entry: str, special: bool) -> TokenType:
+    if special:
+        return TokenType.IMAGE if "image" in entry else TokenType.SPECIAL
+    visible = entry.strip(_SPACE_MARKS).strip()
+    marks = visible and not _BYTE_TOKEN.fullmatch(entry) and all(unicodedata.category(c)[0] in "PS" for c in visible)
+    return TokenType.PUNCTUATION if marks else TokenType.TEXT

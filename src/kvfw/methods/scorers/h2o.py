@@ -1,6 +1,6 @@
 """H2O, heavy hitters (Zhang et al. 2023, arXiv 2306.14048), without its bias towards early tokens."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,8 @@ class H2O(Part):
     them. The division removes that bias but favours late keys, whose self-attention is divided by few exposures;
     ``local`` leaves that out. Sums are exact, computed in blocks of queries: O(L^2) time, O(block x L) memory.
     """
+
+    comparable: ClassVar[bool] = True
 
     norm: Literal["exposure", "none"] = Field("exposure", description="divide by the queries that see a key, or not")
     local: int = Field(0, ge=0, description="leave out attention within this many positions")

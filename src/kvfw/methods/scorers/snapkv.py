@@ -1,6 +1,6 @@
 """SnapKV (Li et al. 2024, arXiv 2404.14469)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from pydantic import Field, field_validator
@@ -24,6 +24,8 @@ class SnapKV(Part):
     The window defaults to 84 tokens (the founding experiment); the original code uses 32 and 64, avg pooling with
     kernel 5 and max pooling with kernel 7.
     """
+
+    comparable: ClassVar[bool] = True
 
     window: int = Field(84, ge=1, description="number of last queries; clipped to the prompt's length")
     kernel: int = Field(7, ge=1, description="pooling width in tokens, odd")

@@ -28,6 +28,10 @@ class CompressedCache(Cache):
         super().__init__(layers=list(layers))
         #: Seconds spent compressing each layer.
         self.compress_s = [0.0] * len(self.layers)
+        #: Seconds spent on probes.
+        self.probe_s = 0.0
+        #: Whether layers were compressed only when a whole forward was over, and were held in full until then.
+        self.waited = False
         #: Tokens seen at the end of the announced prompt or turn; None without one.
         self.ends_at: int | None = None
         #: Adapters that were active at its first tokens.
@@ -146,7 +150,7 @@ class CompressedCache(Cache):
             layer.keys = layer.values = None
             layer.is_initialized = False
         self.compress_s = [0.0] * len(self.layers)
-        self.ends_at = None
+        self.probe_s, self.waited, self.ends_at = 0.0, False, None
 
     def activate_past_recording(self) -> None:
         """Raises UnsupportedError, like ``crop``: transformers calls it before it crops."""
@@ -173,7 +177,8 @@ class CompressedCache(Cache):
 
     def report(self) -> CacheReport:
         """Slots, bytes and seconds spent compressing, per layer."""
-        return CacheReport(self.get_seq_length(), tuple(self._layer_report(i) for i in range(len(self.layers))))
+        layers = tuple(self._layer_report(i) for i in range(len(self.layers)))
+        return CacheReport(self.get_seq_length(), layers, self.probe_s, self.waited)
 
     def _layer_report(self, index: int) -> LayerReport:
         layer, spent_s = self.layers[index], self.compress_s[index]

@@ -7,6 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvfw.core.state.moments import Moments
+from kvfw.core.state.observation import Columns, References
+
+MOMENTS = tuple(part.name for part in fields(Moments))
+
 
 @dataclass(frozen=True)
 class Captured:
@@ -22,6 +27,9 @@ class Captured:
         queries: the last queries ``[B, H, w, D]``, kept while a compression may need them.
         query_positions: their positions ``[B, w]``; -1 for padding.
         sums: attention each slot received so far ``[B, Hkv, N]``, by distance, kept while a compression may need it.
+        columns: other reductions of the attention each slot received, until the first compression.
+        references: reference queries and their positions, until the first compression.
+        moments: of queries before RoPE, by number of first tokens left out, kept while a compression may need them.
         standing: slots for the middle after a compression while decoding, int64 ``[B, Hkv]``.
         inv_freq: inverse frequencies the keys were rotated with, known from the first compression on.
         seen_at: positions of all tokens seen, float32 ``[B, seen]``; -1 for padding and tokens hidden since. The first
@@ -38,6 +46,9 @@ class Captured:
     queries: Tensor | None = None
     query_positions: Tensor | None = None
     sums: Mapping[int, Tensor] = field(default_factory=dict)
+    columns: Mapping[Columns, Tensor] = field(default_factory=dict)
+    references: Mapping[References, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    moments: Mapping[int, Moments] = field(default_factory=dict)
     standing: Tensor | None = None
     inv_freq: Tensor | None = field(default=None, metadata={"of all rows": True})
     seen_at: Tensor | None = None
@@ -64,13 +75,27 @@ class Captured:
         """The same with rows selected, reordered or repeated."""
         by_row = {part.name: getattr(self, part.name) for part in fields(self) if not part.metadata}
         changed: dict[str, Any] = {name: change(x) for name, x in by_row.items() if isinstance(x, Tensor)}
-        return replace(self, **changed, sums={n: change(part) for n, part in self.sums.items()})
+        return replace(
+            self,
+            **changed,
+            sums={n: change(part) for n, part in self.sums.items()},
+            columns={each: change(part) for each, part in self.columns.items()},
+            references={each: (change(a), change(b)) for each, (a, b) in self.references.items()},
+            moments={n: part.map_rows(change) for n, part in self.moments.items()},
+        )
+
+    def compressed_now(self, **changes: Any) -> "Captured":
+        """After a compression of all tokens seen: what describes the prompt's own slots is dropped."""
+        done = {"compressed": True, "compressed_at": self.seen, "columns": {}, "references": {}}
+        return replace(self, **{**done, **changes})
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors by name (``sums.N`` for an entry of ``sums``) and its numbers."""
-        said = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "sums"}
+        """Its tensors by name (``sums.N`` for an entry of ``sums``) and its numbers; only after a compression."""
+        said = {part.name: getattr(self, part.name) for part in fields(self)}
         tensors = {name: value for name, value in said.items() if isinstance(value, Tensor)}
         tensors |= {f"sums.{n}": part for n, part in self.sums.items()}
+        for n, part in self.moments.items():
+            tensors |= {f"moments.{n}.{name}": getattr(part, name) for name in MOMENTS}
         return tensors, {name: value for name, value in said.items() if isinstance(value, int)}
 
     @classmethod
@@ -83,6 +108,8 @@ class Captured:
         found: dict[str, Any] = {part.name: tensors[part.name] for part in fields(cls) if part.name in tensors}
         found |= {part.name: numbers[part.name] for part in fields(cls) if part.name in numbers}
         found["sums"] = {int(name[5:]): part for name, part in tensors.items() if name.startswith("sums.")}
+        left_out = {name.split(".")[1] for name in tensors if name.startswith("moments.")}
+        found["moments"] = {int(n): Moments(*(tensors[f"moments.{n}.{name}"] for name in MOMENTS)) for n in left_out}
         if not all(isinstance(found.get(name, 0), int) for name in ("seen", "compressed_at")):
             raise TypeError("its counts of tokens are no numbers")
         return cls(**found)

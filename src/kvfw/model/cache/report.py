@@ -17,10 +17,19 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What a cache holds. Print it for a table."""
+    """What a cache holds. Print it for a table.
+
+    Args:
+        seen_tokens: tokens seen.
+        layers: one entry per layer.
+        probe_s: seconds spent on probes.
+        waited: whether the full cache was held until the prompt's forward was over.
+    """
 
     seen_tokens: int
     layers: tuple[LayerReport, ...]
+    probe_s: float = 0.0
+    waited: bool = False
 
     @property
     def kv_bytes(self) -> int:
@@ -51,4 +60,7 @@ class CacheReport:
             f"total  {self.seen_tokens} tokens seen{'':<12} {self.kv_bytes / 2**20:>8.3f} "
             f"{self.overhead_bytes / 2**20:>12.3f} {self.compress_s:>11.4f}"
         )
+        if self.waited:
+            probe = f", then probed in {self.probe_s:.3f} s" if self.probe_s else ""
+            lines.append(f"the full cache was held until the prompt's forward was over{probe}")
         return "\n".join(lines)

@@ -3,7 +3,8 @@
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +42,19 @@ class RotaryReader:
             return None
         inv_freq, scaling = _table(self.module, self.layer_types[layer] if self.layer_types else None)
         return Rope(inv_freq.detach().float().clone(), scaling, self.layout)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Undoes what forwards inside the block do to the rotary tables of dynamic variants."""
+        module: Any = self.module
+        before = {} if module is None else {**module._buffers}
+        lengths = {} if module is None else {k: v for k, v in vars(module).items() if isinstance(v, int)}
+        try:
+            yield
+        finally:
+            if module is not None:
+                module._buffers.update(before)
+                vars(module).update(lengths)
 
     def settings(self, layer: int) -> Mapping[str, Any]:
         """The configuration of a layer's rotation, under transformers' names."""

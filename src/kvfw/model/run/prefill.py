@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from kvfw.core.compress.allocation import EvenSplit, allocated
-from kvfw.core.compress.compressor import Compressor, LayerWork, Scores
-from kvfw.core.contracts.parts import Allocator
+from kvfw.core.compress.allocation import mean_budgets, scored_budgets
+from kvfw.core.compress.compressor import Compressor, LayerWork
+from kvfw.core.compress.scores import Scores
 from kvfw.core.state.lexical import Vocabulary
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.slots import stack
@@ -25,6 +25,7 @@ from kvfw.model.compat.clock import clock_s
 from kvfw.model.compat.versions import passed
 from kvfw.model.run.parallel import map_layers
 from kvfw.model.session.plan import SessionPlan
+from kvfw.model.session.probing import probed
 from kvfw.model.session.session import Session, new_cache
 
 #: Layers compressed together. On two threads that makes a hybrid with E-Means a tenth faster; three are no faster.
@@ -41,6 +42,7 @@ class Prefill:
         logits: ``[B, V]`` float32, of the prompt's last token.
         tokens: length of the prompt.
         seconds: duration of the forward.
+        probe_seconds: duration of the probes.
     """
 
     cache: CompressedCache
@@ -48,6 +50,7 @@ class Prefill:
     logits: Tensor
     tokens: int
     seconds: float
+    probe_seconds: float = 0.0
     _scores: dict[int, Scores] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +64,7 @@ class Prefill:
         """The prompt's slots by layer, uncompressed."""
         return {index: obs.state for index, obs in self.observations.items()}
 
-    def compressed_states(self, compressor: Compressor, allocator: Allocator | None = None) -> dict[int, KVState]:
+    def compressed_states(self, compressor: Compressor) -> dict[int, KVState]:
         """The prompt's slots by layer, compressed as by ``attach``; compositions share each scorer's scores.
 
         Raises:
@@ -71,14 +74,18 @@ class Prefill:
         tokens = torch.tensor([self.tokens])
         heads = {index: obs.state.keys.shape[1] for index, obs in self.observations.items()}
         each, middle = compressor.middle_slots(tokens), compressor.middle(tokens)
-        budgets = allocated(allocator or EvenSplit(), each, middle, heads)
-        work = [
-            LayerWork(obs, budgets[index].to(obs.state.keys.device), self._scores[index])
-            for index, obs in self.observations.items()
-        ]
+        budgets, work = mean_budgets(compressor, each, middle, heads), list[LayerWork]()
+        for rule, layers in compressor.pools(heads):
+            scores = {index: self._scores[index] for index in layers}
+            found = scored_budgets(rule, {index: budgets[index] for index in layers}, scores)
+            work += [
+                LayerWork(self.observations[i], found[i].to(self.observations[i].state.keys.device), self._scores[i])
+                for i in layers
+            ]
         groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]
         states = chain.from_iterable(map_layers(compressor.compress_layers, groups, self.logits.device))
-        return dict(zip(self.observations, states, strict=True))
+        done = dict(zip((each.obs.layer for each in work), states, strict=True))
+        return {index: done.get(index, obs.state) for index, obs in self.observations.items()}
 
     def cache_of(self, *rows: dict[int, KVState]) -> CompressedCache:
         """A new, independent cache with these states, a row each, and copies of the sliding-window layers."""
@@ -97,9 +104,9 @@ class Prefill:
         """A cache of the whole prompt, uncompressed."""
         return self.cache_of(self.full_states())
 
-    def compressed(self, compressor: Compressor, allocator: Allocator | None = None) -> CompressedCache:
+    def compressed(self, compressor: Compressor) -> CompressedCache:
         """A cache of the compressed prompt."""
-        return self.cache_of(self.compressed_states(compressor, allocator))
+        return self.cache_of(self.compressed_states(compressor))
 
 
 def _repeated(layer: CacheLayerMixin, rows: int) -> CacheLayerMixin:
@@ -146,4 +153,17 @@ def prefill(
             f"layers {', '.join(map(str, unseen))} of {type(model).__name__} did not give their cached keys to "
             "transformers' attention interface, so kvfw cannot see them"
         )
-    return Prefill(session.cache, session.observations, logits[:, -1].float(), ids.shape[1], seconds)
+    observations, probe_s = session.observations, 0.0
+    if needs.probes:
+        started = clock_s(model.device)
+        found = probed(model, session.anatomy, session.cache, needs, vocabulary)
+        probe_s = clock_s(model.device) - started
+        observations = {
+            index: replace(
+                obs,
+                columns={**obs.columns, **found[index].columns},
+                references={**obs.references, **found[index].references},
+            )
+            for index, obs in observations.items()
+        }
+    return Prefill(session.cache, observations, logits[:, -1].float(), ids.shape[1], seconds, probe_s)

@@ -1,7 +1,7 @@
 """``kvfw.attach``: compression inside plain ``model.generate()``."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
@@ -10,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvfw.core.compose.budget import amount, check_counts
 from kvfw.core.compose.composition import Composition, parse
-from kvfw.core.compress.allocation import EvenSplit
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.contracts.parts import Allocator
 from kvfw.core.state.lexical import Vocabulary
@@ -19,6 +18,7 @@ from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.fingerprint import check_same_model
 from kvfw.model.compat.versions import cache_name
+from kvfw.model.inspect.layers import anatomy
 from kvfw.model.inspect.support import check_is_model
 from kvfw.model.session.plan import SessionPlan
 from kvfw.model.session.session import Session, new_cache
@@ -39,6 +39,7 @@ def attach(
     compress_every: int | None = None,
     cache: CompressedCache | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    probe_ids: Sequence[int] | None = None,
     allocator: Allocator | None = None,
 ) -> Iterator[CompressedCache]:
     """Compresses the prompt's KV cache inside the block; everything is restored on exit, also after an exception.
@@ -74,8 +75,9 @@ def attach(
             size of the compressed prompt (with ``recompress``: of the last turn). Sinks and recent tokens included.
         cache: a compressed cache to continue, from an earlier block or :func:`kvfw.load_cache`, instead of an empty one
             for a new prompt. ``ratio`` and ``keep`` then count from the tokens it has seen.
-        tokenizer: needed by lexical scorers only.
-        allocator: divides the budget over layers and heads; uniform by default.
+        tokenizer: needed by compositions that look at the prompt's text (``pinned``) or probe the model (``kvzip``).
+        probe_ids: token ids that a probe feeds, in place of its text.
+        allocator: an object that divides the budget over layers and heads, in place of one in the composition (``@``).
 
     Yields:
         The cache to pass to ``generate`` or to the model's forward.
@@ -87,6 +89,7 @@ def attach(
     """
     check_is_model(model, "attach")
     plan = _plan(
+        model,
         composition,
         {"ratio": ratio, "slots": slots, "keep": keep},
         sinks=sinks,
@@ -95,6 +98,7 @@ def attach(
         recompress=recompress,
         compress_every=compress_every,
         tokenizer=tokenizer,
+        probe_ids=None if probe_ids is None else tuple(map(int, probe_ids)),
         allocator=allocator,
     )
     used = new_cache(model)
@@ -115,12 +119,14 @@ def attach(
 
 
 def _plan(
+    model: PreTrainedModel,
     composition: str | Composition | None,
     amounts: dict[str, Any],
     *,
     sinks: int,
     recent: int,
     tokenizer: PreTrainedTokenizerBase | None,
+    probe_ids: tuple[int, ...] | None,
     allocator: Allocator | None,
     **later: Any,
 ) -> SessionPlan:
@@ -128,19 +134,21 @@ def _plan(
     check_counts(sinks, recent)
     _check_options(later["recompress"], tokenizer, allocator)
     if composition is None:
-        said = {**amounts, **later}
+        said = {**amounts, **later, "allocator": allocator, "probe_ids": probe_ids}
         if named := [f"{name}=" for name, value in said.items() if value is not None and value is not False]:
             raise BudgetError(f"without a composition nothing is compressed; leave out {', '.join(named)}, or say one")
         return SessionPlan(needs=Needs(), sinks=sinks, recent=recent)
     asked = composition if isinstance(composition, Composition) else parse(str(composition))
-    bound = compressor(asked, amount(**amounts), sinks=sinks, recent=recent)
+    if allocator is not None:
+        asked = asked.allocated_by(allocator)
+    bound = compressor(asked, amount(**amounts), sinks=sinks, recent=recent, depth=len(anatomy(model).layers))
     return SessionPlan(
         needs=bound.needs,
         sinks=sinks,
         recent=recent,
         compressor=bound,
-        allocator=allocator if allocator is not None else EvenSplit(),
         vocabulary=tokenizer,
+        probe_ids=probe_ids,
         **later,
     )
 

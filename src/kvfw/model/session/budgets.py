@@ -1,18 +1,15 @@
-"""Slots per layer and head; compressor and allocator are called once per event, for all layers."""
+"""Slots per layer and head, computed once per event for all layers."""
 
 import torch
 from torch import Tensor
 
-from kvfw.core.compress.allocation import allocated
+from kvfw.core.compress.allocation import Budgets, mean_budgets
 from kvfw.model.inspect.layers import Layer
 from kvfw.model.session.plan import SessionPlan
 
-#: Slots for the middle of every row and head, int64 ``[B, Hkv]``, by layer.
-Budgets = dict[int, Tensor]
-
 
 def budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor, *, standing: bool) -> Budgets:
-    """The budget for rows of ``tokens`` real tokens ``[B]``, divided by the allocator.
+    """The mean budgets of compressed layers for rows of ``tokens`` real tokens ``[B]``; see :func:`mean_budgets`.
 
     ``standing``: the budget of compressions while decoding, which does not depend on the tokens added.
 
@@ -26,4 +23,4 @@ def budgets(plan: SessionPlan, parts: tuple[Layer, ...], tokens: Tensor, *, stan
     if standing:
         # Just before such a compression the middle has its standing budget and the tokens decoded since.
         middle = torch.maximum(middle, each + (plan.compress_every or 0))
-    return allocated(plan.allocator, each, middle, {part.index: part.kv_heads for part in parts})
+    return mean_budgets(by, each, middle, {part.index: part.kv_heads for part in parts})

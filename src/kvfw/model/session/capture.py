@@ -1,40 +1,113 @@
 """Captures what later compressions need from a forward: the last queries and the attention that slots received."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvfw.core.ops.column_sums import column_sums
-from kvfw.core.state.observation import Needs
+from kvfw.core.ops.columns import attention_columns
+from kvfw.core.state.moments import Moments, moments_of
+from kvfw.core.state.observation import ALL, PROMPT, Columns, Needs, References
+from kvfw.core.state.rope import Rope, unrotate
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.captured import Captured
 
 
-def captured_after(
-    before: Captured, state: KVState, query: Tensor, needs: Needs, kwargs: Mapping[str, Any], *, plain: bool
-) -> Captured:
-    """Adds what is needed of the new tokens' queries ``[B, H, n, D]`` to what was captured before.
+@dataclass(frozen=True)
+class Forward:
+    """What one forward shows of a layer besides its slots.
 
-    ``state`` are the layer's slots, new tokens included; ``plain``: none of them is empty or biased. ``kwargs`` are
-    attention's further arguments.
+    Args:
+        query: rotated queries of the new tokens.
+        kwargs: attention's further arguments.
+        rope: how the layer's keys and queries are rotated; None if they are not.
+        norms: norms of the hidden states that the layer's attention read ``[B, n]``, where they are needed.
+        before: tokens fed before.
+        expected: tokens that the prompt will have, this forward included.
     """
-    if not needs.queries and not needs.column_sums:
+
+    query: Tensor
+    kwargs: Mapping[str, Any]
+    rope: Rope | None = None
+    norms: Tensor | None = None
+    before: int = 0
+    expected: int = 0
+
+
+def captured_after(before: Captured, state: KVState, seen: Forward, needs: Needs, *, plain: bool) -> Captured:
+    """Adds what is needed of the new tokens' queries to what was captured before.
+
+    ``state`` are the layer's slots, new tokens included; ``plain``: none of them is empty or biased.
+    """
+    if needs == Needs(projection=needs.projection):
         return before
-    positions = state.positions[:, 0, -query.shape[2] :].masked_fill(state.mass[:, 0, -query.shape[2] :] == 0, -1.0)
+    query, kwargs, count = seen.query, seen.kwargs, seen.query.shape[2]
+    positions = state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
     after = _with_queries(before, query, positions, needs.queries, plain) if needs.queries else before
-    if not needs.column_sums:
-        return after
-    distances, options = tuple(sorted(needs.column_sums)), logit_options(kwargs)
-    new = column_sums(query, positions, state, scale(state, kwargs), distances, **options)
-    for n, sums in before.sums.items():
-        new[n][..., : sums.shape[-1]] += sums
-    return replace(after, sums=new)
+    wanted = {n: Columns(n) for n in sorted(needs.column_sums)}
+    columns = needs.of_source(PROMPT).columns
+    if wanted or columns:
+        asked = {*wanted.values(), *columns}
+        new = attention_columns(
+            query, positions, state, scale(state, kwargs), asked, norms=seen.norms, **logit_options(kwargs)
+        )
+        sums = {n: padded_sum(before.sums.get(n), new[each].clone()) for n, each in wanted.items()}
+        after = replace(after, sums=sums, columns=added_columns(before.columns, {each: new[each] for each in columns}))
+    if asked_for := needs.of_source(PROMPT).references:
+        kept = {each: picked(query, positions, each, seen.before, seen.expected) for each in asked_for}
+        after = replace(after, references=joined(before.references, kept))
+    return replace(after, moments=_with_moments(before, seen, positions, needs.moments)) if needs.moments else after
 
 
-def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: int, plain: bool) -> Captured:
+def padded_sum(old: Tensor | None, new: Tensor) -> Tensor:
+    """The sum of both, where ``new`` has more slots on the right."""
+    if old is not None:
+        new[..., : old.shape[-1]] += old
+    return new
+
+
+def added_columns(old: Mapping[Columns, Tensor], new: Mapping[Columns, Tensor]) -> dict[Columns, Tensor]:
+    """Reductions over the queries of both; ``new`` may have more slots on the right."""
+    found = {}
+    for each, part in new.items():
+        if (earlier := old.get(each)) is not None:
+            room = torch.nn.functional.pad(earlier, (0, part.shape[-1] - earlier.shape[-1]))
+            part = torch.maximum(part, room) if each.over == "max" else part + room
+        found[each] = part
+    return found
+
+
+def picked(query: Tensor, positions: Tensor, asked: References, before: int, expected: int) -> tuple[Tensor, Tensor]:
+    """The reference queries among those of one forward: evenly spaced over all tokens, however they are fed."""
+    step = max(1, -(-expected // asked.count))
+    index = torch.arange(query.shape[2], device=query.device)
+    index = index[(before + index) % step == step - 1]
+    return query[:, :, index].clone(), positions[:, index]
+
+
+def joined(
+    old: Mapping[References, tuple[Tensor, Tensor]], new: Mapping[References, tuple[Tensor, Tensor]]
+) -> dict[References, tuple[Tensor, Tensor]]:
+    """The reference queries of both."""
+    found = dict(new)
+    for each, (queries, positions) in old.items():
+        found[each] = torch.cat((queries, new[each][0]), 2), torch.cat((positions, new[each][1]), 1)
+    return found
+
+
+def _with_moments(before: Captured, seen: Forward, positions: Tensor, left_out: frozenset[int]) -> dict[int, Moments]:
+    query = seen.query
+    if seen.rope is not None:
+        query = unrotate(query, positions.clamp(min=0)[:, None], seen.rope)
+    # Real tokens of every row, counted on from those fed before.
+    rank = before.tokens[:, None] - (positions >= 0).sum(1, keepdim=True) + (positions >= 0).cumsum(1)
+    new = {n: moments_of(query, (positions >= 0) & (rank > n)) for n in left_out}
+    return {n: before.moments[n] + part if n in before.moments else part for n, part in new.items()}
+
+
+def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: int | str, plain: bool) -> Captured:
     """Adds copies of the last queries, across chunks and turns."""
     if before.queries is not None and before.query_positions is not None:
         queries = torch.cat((before.queries, queries), dim=2)
@@ -44,7 +117,8 @@ def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: i
         order = (positions >= 0).to(torch.uint8).argsort(dim=1, stable=True)
         positions = positions.gather(1, order)
         queries = queries.gather(2, order[:, None, :, None].expand_as(queries))
-    return replace(before, queries=queries[:, :, -width:].clone(), query_positions=positions[:, -width:].clone())
+    last = slice(None) if width == ALL else slice(-int(width), None)
+    return replace(before, queries=queries[:, :, last].clone(), query_positions=positions[:, last].clone())
 
 
 def parted(real: Tensor) -> bool:

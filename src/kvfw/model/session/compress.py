@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvfw.core.compress.scores import Scores
 from kvfw.core.compress.stages import take_scores
 from kvfw.core.state.observation import Observation, protect
 from kvfw.core.state.rope import Rope
@@ -16,6 +17,7 @@ from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.inspect.layers import Layer
 from kvfw.model.session.capture import logit_options, parted, scale
 from kvfw.model.session.plan import SessionPlan
+from kvfw.model.session.text import TextFeatures
 
 
 def observe(
@@ -23,18 +25,25 @@ def observe(
     part: Layer,
     plan: SessionPlan,
     rope: Rope | None,
-    lexical: Tensor | None,
+    text: TextFeatures,
     kwargs: Mapping[str, Any],
 ) -> Observation:
-    """A layer as scorers see it; ``lexical`` ``[B, N]`` are lexical features, if needed, the same for all layers."""
-    state, sums = layer.state, dict(layer.captured.sums)
+    """A layer as scorers see it; ``text`` are features of the prompt's tokens, the same for all layers."""
+    state, sums, columns = layer.state, dict(layer.captured.sums), dict(layer.captured.columns)
     if not layer.storage.plain and parted(state.valid):
         # Remove padding between slots (of a later turn, or inside a text), so that scorers see the true neighbours.
         full = state
         state = take(full, full.valid)
-        sums = {n: take_scores(sum_, full.valid, state.width) * state.valid for n, sum_ in sums.items()}
-        if lexical is not None:
-            lexical = (take_scores(lexical[:, None], full.valid[:, :1], state.width) * state.valid[:, :1])[:, 0]
+
+        def closed(scores: Tensor) -> Tensor:
+            # Padding is the same for all heads of a row, and for its query heads.
+            seen = full.valid if scores.shape[1] == full.valid.shape[1] else full.valid[:, :1].expand_as(scores)
+            valid = state.valid if seen is full.valid else state.valid[:, :1]
+            return take_scores(scores, seen, state.width) * valid
+
+        sums = {n: closed(part) for n, part in sums.items()}
+        columns = {each: closed(part) for each, part in columns.items()}
+        text = text.closed(lambda x: closed(x[:, None].expand(-1, full.valid.shape[1], -1))[:, 0])
     return Observation(
         state=state,
         protected=protect(state.valid, plan.sinks, plan.recent),
@@ -44,34 +53,37 @@ def observe(
         queries=layer.captured.queries,
         query_positions=layer.captured.query_positions,
         column_sums=sums,
-        lexical=lexical,
         output_projection=part.output_projection,
+        columns=columns,
+        references=layer.captured.references,
+        moments=layer.captured.moments,
+        lexical=text.lexical,
+        ids=text.ids,
+        types=text.types,
         **logit_options(kwargs),
     )
 
 
-def compress(layer: CompressedLayer, obs: Observation, plan: SessionPlan, budget: Tensor) -> None:
+def compress(layer: CompressedLayer, scores: Scores, plan: SessionPlan, budget: Tensor) -> None:
     """Compresses a layer to its protected tokens and its budget of slots; the next token's position is unchanged.
+
+    ``scores`` are of the layer as it was observed.
 
     Raises:
         UnsupportedError: its keys are rotated otherwise than when it was last compressed.
         RunError: keys that are not finite, or a part that breaks its contract.
     """
     assert plan.compressor is not None
-    before = layer.captured
-    now = replace(
-        before,
-        inv_freq=_rotation(before.inv_freq, obs.rope),
-        compressed=True,
-        compressed_at=before.seen,
-        moved=before.moved or plan.compressor.moves_positions,
+    before, obs = layer.captured, scores.obs
+    now = before.compressed_now(
+        inv_freq=_rotation(before.inv_freq, obs.rope), moved=before.moved or plan.compressor.moves_positions
     )
     if plan.again:
-        state, sums = plan.compressor.compress_with_sums(obs, budget)
+        state, sums = plan.compressor.compress_with_sums(obs, budget, scores)
         now = replace(now, sums=sums)
     else:
-        state = plan.compressor.compress(obs, budget)
-        now = replace(now, sums={}, queries=None, query_positions=None)
+        state = plan.compressor.compress(obs, budget, scores)
+        now = replace(now, sums={}, queries=None, query_positions=None, moments={})
     layer.storage.hold(state)
     layer.captured = now
 

@@ -1,35 +1,41 @@
 """The session, the one mutable object: it keeps a cache up to date while a model runs through kvfw's attention."""
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kvfw.core.state.lexical import rare_tokens
-from kvfw.core.state.observation import Observation
+from kvfw.core.compress.allocation import Budgets, scored_budgets
+from kvfw.core.compress.compressor import Rule
+from kvfw.core.compress.scores import Scores
+from kvfw.core.state.observation import PROMPT, Needs, Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.layer import CompressedLayer, OpenBlock
+from kvfw.model.compat.clock import clock_s
 from kvfw.model.compat.generation import watched_generate
 from kvfw.model.compat.routing import own_implementation, routed, uncompiled
 from kvfw.model.compat.versions import cache_in
 from kvfw.model.inspect.adapters import active_adapters
-from kvfw.model.inspect.layers import Anatomy, Layer, anatomy, text_config
+from kvfw.model.inspect.layers import Anatomy, anatomy, text_config
 from kvfw.model.inspect.support import fresh_layers
 from kvfw.model.session import recall
 from kvfw.model.session.attend import attended
-from kvfw.model.session.budgets import Budgets, budgets
-from kvfw.model.session.capture import captured_after
+from kvfw.model.session.budgets import budgets
+from kvfw.model.session.capture import Forward, captured_after
 from kvfw.model.session.compress import compress, observe
+from kvfw.model.session.hidden import hidden_norms
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
 from kvfw.model.session.place import place
 from kvfw.model.session.plan import SessionPlan
+from kvfw.model.session.probing import probed
 from kvfw.model.session.schedule import Due, due
+from kvfw.model.session.text import TextFeatures, text_features
 
 
 def new_cache(model: PreTrainedModel) -> CompressedCache:
@@ -42,6 +48,32 @@ def new_cache(model: PreTrainedModel) -> CompressedCache:
     cache = CompressedCache([CompressedLayer() if part.compressible else layer for part, layer in pairs])
     cache.made_for = model
     return cache
+
+
+@dataclass(frozen=True)
+class Work:
+    """A layer to compress, its mean budget, and the arguments its attention was called with."""
+
+    layer: CompressedLayer
+    budget: Tensor
+    kwargs: Mapping[str, Any]
+
+
+class _Forward(threading.local):
+    """What a session knows of the forward in progress: a forward runs in one thread, and copies may run in several."""
+
+    def __init__(self, cache: CompressedCache) -> None:
+        #: The cache of the last forward: the session's own or a copy.
+        self.cache = cache
+        self.padding: Tensor | None = None
+        self.ids: Tensor | None = None
+        self.text = TextFeatures()
+        self.budgets: Budgets = {}
+        self.standing: Budgets = {}
+        #: Layers that are compressed when the forward is over.
+        self.waiting: dict[int, Work] = {}
+        #: Norms of the hidden states that attention layers read, where they are needed.
+        self.norms: dict[int, Tensor] = {}
 
 
 class Session:
@@ -61,13 +93,7 @@ class Session:
         self._base = own_implementation(model)
         self._switch = table_switch(self._config)
         self._block = OpenBlock()
-        #: The cache of the last forward: the session's own or a copy.
-        self._current = cache
-        self._padding: Tensor | None = None
-        self._ids: Tensor | None = None
-        self._features: Tensor | None = None
-        self._budgets: Budgets = {}
-        self._standing: Budgets = {}
+        self._forward = _Forward(cache)
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
@@ -76,6 +102,9 @@ class Session:
             undo.enter_context(routed(self.model, self))
             undo.enter_context(watched_generate(self.model, self._see_generate))
             undo.callback(self.model.register_forward_pre_hook(self._see_call, with_kwargs=True).remove)
+            undo.callback(self.model.register_forward_hook(self._see_end).remove)
+            if any(columns.per_norm for columns in self.plan.needs.of_source(PROMPT).columns):
+                self._forward.norms = undo.enter_context(hidden_norms(self.model))
             undo.callback(setattr, self._block, "is_open", False)
             self.cache.enter(self._block)
             self._take_over()
@@ -111,11 +140,11 @@ class Session:
 
     def owns(self, module: nn.Module, key: Tensor) -> bool:
         """Whether these keys came from a compressible layer of the session's cache or copy."""
-        return recall.own_layer(self._current, getattr(module, "layer_idx", None), key) is not None
+        return recall.own_layer(self._forward.cache, getattr(module, "layer_idx", None), key) is not None
 
     def see_padding(self, padding: Tensor | None) -> None:
         """Remembers which tokens of the coming call are padding."""
-        self._padding = padding
+        self._forward.padding = padding
 
     def _see_generate(self, given: Mapping[str, Any]) -> None:
         """Checks a call of ``generate`` before it runs."""
@@ -135,7 +164,7 @@ class Session:
         given = ids if ids is not None else kwargs.get("inputs_embeds")
         if not isinstance(cache, CompressedCache):
             if self._switch is not None and given is not None:
-                check_dropped(self._switch, given.shape[1], self._current, self.model)
+                check_dropped(self._switch, given.shape[1], self._forward.cache, self.model)
             return
         if cache.block is not self._block:
             return
@@ -147,8 +176,8 @@ class Session:
             )
         recall.check_inputs(kwargs)
         cache.check_whole()
-        self._current, seen = cache, cache.get_seq_length()
-        self._ids = ids
+        self._forward.cache, seen = cache, cache.get_seq_length()
+        self._forward.ids, self._forward.waiting = ids, {}
         if not seen:
             cache.adapters = active_adapters(self.model)
         if given is not None:
@@ -156,55 +185,103 @@ class Session:
             recall.check_tokens(given.shape[1], seen, mask)
             if seen:
                 recall.go_on(cache, given, kwargs.get("position_ids"), mask)
-        if self.plan.needs.lexical and ids is None and not cache.compressed_layers()[0].compressed:
-            self._lexical(ids)
+        reads_text = self.plan.needs.text or self.plan.needs.probes
+        if reads_text and ids is None and not cache.compressed_layers()[0].compressed:
+            raise UnsupportedError("this composition looks at the prompt's text; call the model with input_ids")
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The model's own attention, with the right mask for compressed layers, then compression if due."""
         index, count = getattr(module, "layer_idx", None), query.shape[2]
-        layer = recall.own_layer(self._current, index, key)
+        layer = recall.own_layer(self._forward.cache, index, key)
         assert layer is not None
         assert isinstance(index, int)
         if self._switch is not None:
             check_switch(self._switch, count, layer)
         part = self.anatomy.layers[index]
-        place(layer, count, kwargs.get("position_ids"), self._padding)
+        place(layer, count, kwargs.get("position_ids"), self._forward.padding)
         if part.index == self._first:
-            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._ids)
-            self._ids = None
+            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._forward.ids)
+            self._forward.ids = None
+        needs = self._needs(index)
         if not layer.compressed or self.plan.again:
-            layer.captured = captured_after(
-                layer.captured, layer.state, query, self.plan.needs, kwargs, plain=layer.storage.plain
-            )
+            seen = layer.captured.seen
+            expected = self._forward.cache.ends_at or self.plan.prompt_tokens or seen
+            rope = self.anatomy.rotary.read(index) if needs.moments else None
+            shown = Forward(query, kwargs, rope, self._forward.norms.get(index), seen - count, expected)
+            layer.captured = captured_after(layer.captured, layer.state, shown, needs, plain=layer.storage.plain)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
-        if ended := due(self.plan, layer.captured, count, self._current.ends_at):
-            self._event(part, layer, ended, kwargs)
+        if ended := due(self.plan, layer.captured, count, self._forward.cache.ends_at):
+            self._event(index, layer, ended, kwargs)
         return output
 
-    def _event(self, part: Layer, layer: CompressedLayer, ended: Due, kwargs: Mapping[str, Any]) -> None:
-        """Observes a layer at the end of a turn or stretch, and compresses it if the plan has a compressor."""
-        started, plan = time.perf_counter(), self.plan
-        if part.index == self._first and plan.needs.lexical:
-            self._features = self._lexical(layer.captured.seen_ids)
-        obs = observe(layer, part, plan, self.anatomy.rotary.read(part.index), self._features, kwargs)
+    def _event(self, index: int, layer: CompressedLayer, ended: Due, kwargs: Mapping[str, Any]) -> None:
+        """Observes a layer at the end of a turn or stretch, and compresses it if the plan has a compressor.
+
+        Where that depends on all layers or on a probe, it happens when the forward is over.
+        """
+        plan, forward = self.plan, self._forward
+        if index == self._first:
+            forward.text = text_features(layer.captured.seen_ids, plan.needs, plan.vocabulary)
         if plan.compressor is None:
-            self.observations[part.index] = obs
+            self.observations[index] = self._observed(index, layer, kwargs)
             return
         if ended is Due.TURN:
-            if part.index == self._first:
-                self._budgets = budgets(plan, self.anatomy.compressible, layer.captured.tokens, standing=False)
-                self._standing = self._divided_standing(layer)
-            if part.index in self._standing:
-                layer.captured = replace(layer.captured, standing=self._standing[part.index].to(layer.device))
-            budget = self._budgets[part.index].to(layer.device)
+            if index == self._first:
+                forward.budgets = budgets(plan, self.anatomy.compressible, layer.captured.tokens, standing=False)
+                forward.standing = self._divided_standing(layer)
+            if index in forward.standing:
+                layer.captured = replace(layer.captured, standing=forward.standing[index].to(layer.device))
+        rule = plan.compressor.rule(index)
+        if not rule.stages:
+            layer.captured = layer.captured.compressed_now(queries=None, query_positions=None, sums={}, moments={})
+            return
+        budget = forward.budgets[index] if ended is Due.TURN else layer.captured.standing
+        assert budget is not None
+        work = Work(layer, budget.to(layer.device), kwargs)
+        if rule.waits:
+            forward.waiting[index] = work
         else:
-            assert layer.captured.standing is not None
-            budget = layer.captured.standing
-        compress(layer, obs, plan, budget)
+            self._compress(rule, {index: work})
+
+    def _see_end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None) -> None:
+        """Compresses, at the end of a forward, the layers that waited for it."""
+        waiting, self._forward.waiting = self._forward.waiting, {}
+        if not waiting or self.plan.compressor is None:
+            return
+        cache, needs = self._forward.cache, self.plan.needs
+        if needs.probes:
+            started = clock_s(self.model.device)
+            found = probed(self.model, self.anatomy, cache, needs, self.plan.vocabulary, self.plan.probe_ids)
+            for index, work in waiting.items():
+                before = work.layer.captured
+                work.layer.captured = replace(
+                    before,
+                    columns={**before.columns, **found[index].columns},
+                    references={**before.references, **found[index].references},
+                )
+            cache.probe_s += clock_s(self.model.device) - started
+        cache.waited = True
+        for rule in self.plan.compressor.rules:
+            if pool := {i: work for i, work in waiting.items() if self.plan.compressor.rule(i) is rule}:
+                self._compress(rule, pool)
+
+    def _compress(self, rule: Rule, pool: Mapping[int, Work]) -> None:
+        """Compresses layers whose budgets are divided together."""
+        started = time.perf_counter()
+        scores = {index: Scores(self._observed(index, work.layer, work.kwargs)) for index, work in pool.items()}
+        found = scored_budgets(rule, {index: work.budget for index, work in pool.items()}, scores)
+        shared = (time.perf_counter() - started) / len(pool)
+        for index, work in pool.items():
+            started = time.perf_counter()
+            compress(work.layer, scores.pop(index), self.plan, found[index].to(work.layer.device))
+            self._forward.cache.compress_s[index] += shared + time.perf_counter() - started
         self.has_compressed = True
-        self._current.compress_s[part.index] += time.perf_counter() - started
+
+    def _observed(self, index: int, layer: CompressedLayer, kwargs: Mapping[str, Any]) -> Observation:
+        part, rope = self.anatomy.layers[index], self.anatomy.rotary.read(index)
+        return observe(layer, part, self.plan, rope, self._forward.text, kwargs)
 
     def _divided_standing(self, layer: CompressedLayer) -> Budgets:
         """The budgets of compressions while decoding; empty without ``compress_every``."""
@@ -212,9 +289,7 @@ class Session:
             return {}
         return budgets(self.plan, self.anatomy.compressible, layer.captured.tokens, standing=True)
 
-    def _lexical(self, ids: Tensor | None) -> Tensor:
-        """Lexical features ``[B, N]`` of the prompt's tokens, the same for all layers."""
-        if ids is None or self.plan.vocabulary is None:
-            raise UnsupportedError("lexical features need the prompt's token ids; call the model with input_ids")
-        rows = [rare_tokens(self.plan.vocabulary, row) for row in ids.tolist()]
-        return torch.tensor(rows, dtype=torch.float32, device=ids.device)
+    def _needs(self, index: int) -> Needs:
+        """What has to be captured of a layer."""
+        by = self.plan.compressor
+        return self.plan.needs if by is None else by.rule(index).needs

@@ -94,7 +94,7 @@ def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, too
             Response(tokens, str(tools.loaded.tokenizer.decode(list(tokens), skip_special_tokens=True))),
             engine,
             report,
-            {"prefill": filled.seconds, "compress": row.seconds, "decode": decode_s},
+            {"prefill": filled.seconds, "probe": filled.probe_seconds, "compress": row.seconds, "decode": decode_s},
         )
         for (tokens, report), engine, row in zip(written, engines, rows, strict=True)
     )

@@ -95,7 +95,7 @@ def held_scorers(subject: Subject) -> Verdicts:
     shown = {key: (each,) if isinstance(values[key], tuple) else each for key, each in held.items()}
     whole = type(part)(**values | shown)
     needs = cast(Stage | Scorer, whole).needs
-    more = Needs(queries=needs.queries + 5, column_sums=frozenset({0, 7}), lexical=True)
+    more = Needs(queries=needs.last(64) + 5, column_sums=frozenset({0, 7}), lexical=True)
     _answer(replace(subject, built=replace(subject.built, value=whole)), observe(three_rows(), needs | more))
     for key, watcher in held.items():
         if watcher.shown:

@@ -38,7 +38,7 @@ def largest_tensor(subject: Subject, tokens: int) -> int:
 @holds("no-square", "no tensor grows with the square of the prompt's length", COMPOSED)
 def no_square(subject: Subject) -> Verdicts:
     """Compares the largest tensors for a prompt and for one twice as long."""
-    asked = subject.bound().needs.queries
+    asked = subject.bound().needs.last(2 * TOKENS)
     tokens = max(TOKENS, min(asked, MOST_QUERIES) + SINKS + RECENT)
     short, long = largest_tensor(subject, tokens), largest_tensor(subject, 2 * tokens)
     growth = long / max(short, 1)

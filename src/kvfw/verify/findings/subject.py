@@ -5,7 +5,7 @@ from typing import Any
 
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.build import Built
-from kvfw.core.compose.composition import expand
+from kvfw.core.compose.composition import composed
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry
@@ -46,5 +46,5 @@ class Subject:
 
     def bound(self, recipe: str | None = None, ratio: str = "4") -> Compressor:
         """The composition of ``recipe``, by default the part's own, ready to run."""
-        asked = expand(recipe or self.recipe, {"part": self.built}, self.registry)
+        asked = composed(recipe or self.recipe, {"part": self.built}, self.registry)
         return compressor(asked, amount(ratio=ratio), sinks=SINKS, recent=RECENT)

@@ -80,7 +80,7 @@ def observe(rows: Sequence[PromptRow], needs: Needs, *, rope: Rope | None = ROPE
     state = exact_state(
         padded([row.keys for row in rows], width), padded([row.values for row in rows], width), positions, real
     )
-    window = min(needs.queries, width)
+    window = needs.last(width)
     heads = rows[0].queries.shape[0]
     projection = torch.randn(OUT_DIM, heads * VALUE_DIM, generator=torch.Generator().manual_seed(0))
     return Observation(

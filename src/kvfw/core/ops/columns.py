@@ -2,13 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from kvfw.core.state.observation import Columns
 from kvfw.core.state.state import KVState
 
 #: Elements of the largest block of attention held at once: on a CPU 2 MiB of float32, which fit a core's cache; on an
@@ -26,7 +27,6 @@ class _Block:
     end: int
 
 
-@torch.no_grad()
 def column_sums(
     queries: Float[Tensor, "B H n Dk"],
     query_positions: Float32[Tensor, "B n"],
@@ -37,12 +37,31 @@ def column_sums(
     softcap: float | None = None,
     sink_logits: Float[Tensor, " H"] | None = None,
 ) -> dict[int, Float32[Tensor, "B Hkv N"]]:
-    """``sum_i A_ij`` over the given queries, mean over the query heads of each KV head, for several distances.
+    """``sum_i A_ij``, mean over the query heads of each KV head, by distance; see :func:`attention_columns`."""
+    wanted = {n: Columns(n) for n in distances}
+    asked = tuple(wanted.values())
+    found = attention_columns(queries, query_positions, state, scale, asked, softcap=softcap, sink_logits=sink_logits)
+    return {n: found[columns] for n, columns in wanted.items()}
+
+
+@torch.no_grad()
+def attention_columns(
+    queries: Float[Tensor, "B H n Dk"],
+    query_positions: Float32[Tensor, "B n"],
+    state: KVState,
+    scale: float,
+    wanted: Collection[Columns],
+    *,
+    softcap: float | None = None,
+    sink_logits: Float[Tensor, " H"] | None = None,
+    norms: Float32[Tensor, "B n"] | None = None,
+) -> dict[Columns, Float32[Tensor, "B heads N"]]:
+    """Reductions over the given queries of the attention every slot received.
 
     ``A = softmax(cap(scale * Q K^T) + bias)`` over all slots a query may see (slot position <= query position), in
     float32 (TF32 where torch has it switched on); ``cap(x) = c tanh(x / c)`` if the model caps its logits, else x. A
     head with its own sink has one more logit in the denominator, so its rows of A sum to less than 1. For a distance
-    ``n`` only pairs at least n positions apart are summed; 0 sums all. Queries are processed in blocks: O(block x N)
+    ``n`` only pairs at least n positions apart count; 0 counts all. Queries are processed in blocks: O(block x N)
     memory. KV heads are never repeated, slots later than a block's last query are never multiplied, and only slots
     between its first and its last are masked. A query that sees no slot adds nothing. No gradient flows.
 
@@ -51,14 +70,19 @@ def column_sums(
         query_positions: their positions; -1 for padding, which is left out.
         state: the slots, including those of the queries' own tokens.
         scale: the model's factor on query-key products.
-        distances: the distances.
+        wanted: the reductions; their source is not looked at.
         softcap: the cap ``c``; None if the model has none.
         sink_logits: logit of each query head's own sink; None if the model has none.
+        norms: norm of each query token's hidden state, for reductions ``per_norm``.
+
+    Returns:
+        One number per slot and KV head, or per slot and query head where ``heads="each"``.
     """
     batch, heads, count, dim = queries.shape
     kv_heads, width = state.keys.shape[1], state.width
     group = heads // kv_heads
-    sums = {n: queries.new_zeros(batch, kv_heads, width, dtype=torch.float32) for n in distances}
+    shapes = {"each": (batch, kv_heads, group, width), "mean": (batch, kv_heads, width)}
+    found = {each: queries.new_zeros(shapes[each.heads], dtype=torch.float32) for each in wanted}
     # Keys of empty slots may be NaN, which a bias of minus infinity does not hide.
     keys = state.keys if bool(state.valid.all()) else state.keys.masked_fill(~state.valid[..., None], 0.0)
     keys = keys.float().transpose(-1, -2)
@@ -77,8 +101,8 @@ def column_sums(
         at = query_positions[:, None, None, rows, None]
         scaled = queries[:, first * group : (first + together) * group, rows].float() * scale
         scaled = scaled.reshape(batch, together, -1, dim)
-        shape = (*scaled.shape[:3], end)
-        logits = torch.matmul(scaled, keys[:, some, :, :end], out=memory[: math.prod(shape)].view(shape))
+        room = (*scaled.shape[:3], end)
+        logits = torch.matmul(scaled, keys[:, some, :, :end], out=memory[: math.prod(room)].view(room))
         if softcap is not None:
             logits = logits.div_(softcap).tanh_().mul_(softcap)
         if bias is not None:
@@ -93,11 +117,24 @@ def column_sums(
             weights *= share
         if any_blind:  # the softmax of a row that sees nothing is NaN
             weights.masked_fill_(blind[:, some, None, rows, None], 0.0)
-        for n, received in sums.items():
-            far = weights if n == 0 else weights.masked_fill(at - slots[:, some, ..., :end] < n, 0.0)
-            # Not a matrix product: its rounding depends on where a row of the batch lies in memory.
-            received[:, some, :end] += far.flatten(2, 3).sum(dim=2)
-    return {n: received / group for n, received in sums.items()}
+        for each, received in found.items():
+            near = at - slots[:, some, ..., :end] < each.distance if each.distance else None
+            far = weights if near is None else weights.masked_fill(near, 0.0)
+            if each.per_norm and norms is not None:
+                far = far / norms[:, None, None, rows, None]
+            _reduce(received[:, some, ..., :end], far, each)
+    return {each: part.flatten(1, 2) if each.heads == "each" else part / group for each, part in found.items()}
+
+
+def _reduce(into: Float32[Tensor, "B k *g N"], weights: Float32[Tensor, "B k g n N"], columns: Columns) -> None:
+    """Adds a block of attention to a reduction, in place; a mean over the group is a sum until the end."""
+    if columns.over == "max":
+        torch.maximum(into, weights.amax(3), out=into)
+        return
+    if columns.over == "square":
+        weights = weights.square()
+    # Not a matrix product: its rounding depends on where a row of the batch lies in memory.
+    into += weights.sum(3) if columns.heads == "each" else weights.flatten(2, 3).sum(dim=2)
 
 
 def _block_size(device: torch.device, kv_heads: int) -> tuple[int, int]:

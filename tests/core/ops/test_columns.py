@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.observations import SCALE, random_row
 from kvfw.core.ops import column_sums as module
-from kvfw.core.ops.column_sums import column_sums
+from kvfw.core.ops.columns import column_sums
 from kvfw.core.state.state import KVState, exact_state
 
 

@@ -1,0 +1,26 @@
+"""Norms of the hidden states that attention layers read."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvfw.model.inspect.layers import attention_modules
+
+
+@contextmanager
+def hidden_norms(model: PreTrainedModel) -> Iterator[dict[int, Tensor]]:
+    """The norm of every token's hidden state ``[B, n]`` at the input of each attention layer's last call, by layer."""
+    found: dict[int, Tensor] = {}
+
+    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        found[int(module.layer_idx)] = torch.linalg.vector_norm(hidden.float(), dim=-1)  # type: ignore[arg-type]
+
+    with ExitStack() as undo:
+        for module in attention_modules(model):
+            undo.callback(module.register_forward_pre_hook(see, with_kwargs=True).remove)
+        yield found
