@@ -40,7 +40,7 @@ class Sample:
         id: identifies the sample within its task; short, of letters, digits and ``-._``.
         group: samples that resampling keeps together, such as those sharing a text. A group ``1024/0`` is exchanged
             only with other groups ``1024/…``, never with ``2048/…``.
-        facets: numbers or words to plot and tabulate by, in display order; the same names in all samples.
+        facets: to plot and tabulate by, in display order; the same names in all samples, each for numbers or for words.
         context_ids: the tokens to compress, including special tokens and template before the context.
         turns: at least one.
         spans: ranges of ``context_ids`` that a right answer needs; empty if there are none to name.
