@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvfw.analysis.results import facet_text, row_order
+from kvfw.analysis.results import row_order
 from kvfw.analysis.stats import natural
-from kvfw.core.contracts.records import PromptKey, RowKey, TrialRecord, stratum_of
+from kvfw.core.contracts.records import PromptKey, RowKey, TrialRecord, facet_text, stratum_of
 
 
 class PromptAnswers(NamedTuple):

@@ -79,7 +79,9 @@ def test_a_setting_that_does_not_suit_the_task_is_refused(settings: dict[str, An
 @pytest.mark.parametrize("preset", [None, "quick", "founding"])
 def test_a_preset_does_not_hide_a_contradiction(preset: str | None) -> None:
     # (1024,) is what the preset quick has, too.
-    words = r"contexts is given twice: \[1024\] as a setting and \[2048\] in task 'niah\(contexts=\[2048\]\)'; leave one"
+    words = (
+        r"contexts is given twice: \[1024\] as a setting and \[2048\] in task 'niah\(contexts=\[2048\]\)'; leave one"
+    )
     with pytest.raises(OptionError, match=words):
         built(preset, task="niah(contexts=[2048])", contexts=(1024,))
     with pytest.raises(OptionError, match=r"^contexts is \[1024\], but task 'bare' has no option"):
@@ -134,7 +136,10 @@ TURN = GOOD.turns[0]
         ((GOOD, replace(GOOD, id="b", facets={"size": 9})), r"with the facets \['size'\] after 'a'"),
         ((replace(GOOD, facets={"length": True}),), "whose facet 'length' is True"),
         ((replace(GOOD, facets={"length": float("nan")}),), "whose facet 'length' is nan"),
-        ((GOOD, replace(GOOD, id="b", facets={"length": "9"})), "whose facet 'length' is '9' after 9; all must be numbers"),
+        (
+            (GOOD, replace(GOOD, id="b", facets={"length": "9"})),
+            "whose facet 'length' is '9' after 9; all must be numbers",
+        ),
         ((replace(GOOD, facets={"length": "9"}), replace(GOOD, id="b")), "whose facet 'length' is 9 after '9'"),
         ((replace(GOOD, context_ids=()),), "without a context"),
         ((replace(GOOD, turns=()),), "without a turn"),

@@ -103,7 +103,9 @@ def sample_fault(samples: Iterable[Sample]) -> str:
             if type(value) not in (int, float, str) or (isinstance(value, float) and not math.isfinite(value)):
                 return f"made {of} whose facet {facet!r} is {value!r}; it must be a number or a word"
             if isinstance(value, str) != isinstance(other := first.facets[facet], str):
-                return f"made {of} whose facet {facet!r} is {value!r} after {other!r}; all must be numbers, or all words"
+                return (
+                    f"made {of} whose facet {facet!r} is {value!r} after {other!r}; all must be numbers, or all words"
+                )
         if not sample.context_ids or not sample.turns:
             return f"made {of} without a {'turn' if sample.context_ids else 'context'}"
         for span in sample.spans:
