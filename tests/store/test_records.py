@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from helpers.store_examples import numbered
-from kvfw.core.contracts.records import Facet, TrialKey, TrialRecord, facet_text, stratum_of
+from kvfw.core.contracts.records import Facet, TrialKey, TrialRecord, stratum_of
+from kvfw.core.contracts.task import facet_text
 
 FIELDS = {"key": numbered(0).key, "group": "g", "ratio": 4.0, "prompt_sha256": "0" * 64, "response": "r"}
 

@@ -40,7 +40,7 @@ def test_close_depths_are_two_samples() -> None:
 def test_values_are_those_of_the_file_under_todays_names() -> None:
     for record, line in zip(load_run(GOLDEN).records, lines(), strict=True):
         stored = json.loads(record.model_dump_json(by_alias=True))
-        metrics = dict(line["metrics"])  # type: ignore[call-overload]  # JSON
+        metrics = dict(line["metrics"])
         metrics["span_kept"] = metrics.pop("needle_retained")
         assert stored["metrics"] == metrics
         assert stored["references"] == [line["answer"]]

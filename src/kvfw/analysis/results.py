@@ -13,7 +13,8 @@ from kvfw.analysis.compare import Comparison, compare_rows
 from kvfw.analysis.names import is_full
 from kvfw.analysis.schema_1 import results_2
 from kvfw.analysis.stats import Summary
-from kvfw.core.contracts.records import SCHEMA, Facet, Frozen, MetricInfo, RowKey, TrialKey, TrialRecord, facet_text
+from kvfw.core.contracts.records import SCHEMA, Facet, Frozen, MetricInfo, RowKey, TrialKey, TrialRecord
+from kvfw.core.contracts.task import facet_text
 from kvfw.errors import StoreError
 
 SIZE: Final = "kv_mb"

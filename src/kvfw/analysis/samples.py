@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from kvfw.analysis.results import row_order
 from kvfw.analysis.stats import natural
-from kvfw.core.contracts.records import PromptKey, RowKey, TrialRecord, facet_text, stratum_of
+from kvfw.core.contracts.records import PromptKey, RowKey, TrialRecord, stratum_of
+from kvfw.core.contracts.task import facet_text
 
 
 class PromptAnswers(NamedTuple):

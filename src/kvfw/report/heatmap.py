@@ -11,7 +11,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from kvfw.analysis.results import Results, facet_values
-from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialRecord, facet_text
+from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialRecord
+from kvfw.core.contracts.task import facet_text
 from kvfw.report.canvas import (
     DOUBLE_IN,
     FONT_PT,

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvfw.core.contracts.records import facet_text
-from kvfw.core.contracts.task import Sample, Tokenizer, Turn
+from kvfw.core.contracts.task import Sample, Tokenizer, Turn, facet_text
 from kvfw.errors import PromptError
 
 #: Some chat templates print today's date; a fixed date keeps prompts the same every day.

@@ -170,9 +170,12 @@ def test_a_repaired_file_is_told_once(tiny_folder: Path, tmp_path: Path) -> None
     with (tmp_path / "run" / "trials.jsonl").open("ab") as file:
         file.write(b'null\n{"schema":2,"key":')
     notes = list[str]()
-    tell = Silent()
-    tell.note = notes.append  # type: ignore[method-assign]
-    evaluate(asked.model_copy(update={"resume": True}), progress=tell)
+
+    class Noting(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    evaluate(asked.model_copy(update={"resume": True}), progress=Noting())
     assert sum("was torn by an interrupted write" in note for note in notes) == 1
     assert sum("line 3 skipped" in note for note in notes) == 1
 

@@ -156,7 +156,7 @@ def test_a_run_whose_questions_changed_is_not_resumed(
     )
     for change in changes:
         monkeypatch.setattr(Turns, "samples", lambda *given, change=change: map(change, samples(*given)))
-        with pytest.raises(RequestError, match="prompts_sha256.*\n.*references and response limits.*kvfw report"):
+        with pytest.raises(RequestError, match=r"prompts_sha256.*\n.*references and response limits.*kvfw report"):
             ran(tiny_folder, out, registry, resume=True, **mode)
     assert (out / "trials.jsonl").read_bytes() == trials
     monkeypatch.setattr(Turns, "samples", samples)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from kvfw.core.contracts.task import facet_text
 from kvfw.core.parts.spec import BASELINE
 
 SCHEMA: Final = 2
@@ -149,11 +150,6 @@ def stratum_of(group: str) -> str:
     return group.rpartition("/")[0]
 
 
-def facet_text(value: Facet) -> str:
-    """A facet's value without a trailing ".0": 10.0 is "10", 12.5 is "12.5"."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
 def schema_2(data: dict[str, Any]) -> dict[str, Any]:
     """Converts a record of schema 1 to schema 2; faults in it are left for validation to find."""
     new = {name: value for name, value in data.items() if name not in ("schema", "key", "answer")} | {"schema": SCHEMA}
@@ -164,7 +160,7 @@ def schema_2(data: dict[str, Any]) -> dict[str, Any]:
     key = data.get("key")
     if not isinstance(key, dict):
         return new | {"key": key}
-    facets = {name: key.get(name) for name in ("context", "depth", "seed")}
+    facets: dict[str, Any] = {name: key.get(name) for name in ("context", "depth", "seed")}
     sample = "-".join(facet_text(value) for value in facets.values())
     rest = {name: value for name, value in key.items() if name not in facets}
     group = f"{key.get('context')}/{key.get('seed')}"

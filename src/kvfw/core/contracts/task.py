@@ -83,6 +83,11 @@ class Tokenizer(Protocol):
         """The conversation as the model expects it: a ``str`` with ``tokenize=False``."""
 
 
+def facet_text(value: "Facet") -> str:
+    """A facet's value without a trailing ".0": 10.0 is "10", 12.5 is "12.5"."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 @runtime_checkable
 class Task(Protocol):
     """Makes samples and scores responses. Pure: the same options give the same samples in every process.

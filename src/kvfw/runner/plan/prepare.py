@@ -123,7 +123,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         FetchError: configuration or tokenizer cannot be fetched.
     """
     if config.resume and config.out is None:
-        raise OptionError("--resume goes on with a run that exists; name its folder with --out")
+        raise OptionError("--resume needs the folder of the run to resume; give it with --out")
     amounts = config.amounts()
     compositions = tuple(dict.fromkeys(parse(text, registry) for text in config.compose if text.strip() != FULL))
     task, task_text = built_task(config, registry)
