@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from kvfw.core.compose.budget import is_count
 from kvfw.core.compress.allocation import EvenSplit
 from kvfw.core.compress.compressor import Compressor
 from kvfw.core.contracts.parts import Allocator
@@ -40,7 +41,7 @@ class SessionPlan:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
-        if self.prompt_tokens is not None and not _is_count(self.prompt_tokens):
+        if self.prompt_tokens is not None and not is_count(self.prompt_tokens):
             raise BudgetError(
                 f"prompt_tokens is {self.prompt_tokens!r}; it is the prompt's length in tokens, a whole number of 1 or "
                 "more"
@@ -48,7 +49,7 @@ class SessionPlan:
         if self.needs.lexical and self.vocabulary is None:
             raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
         if self.compress_every is not None:
-            if not _is_count(self.compress_every):
+            if not is_count(self.compress_every):
                 raise BudgetError(
                     f"compress_every is {self.compress_every!r}; it is a whole number of tokens, 1 or more"
                 )
@@ -72,8 +73,3 @@ class SessionPlan:
     def again(self) -> bool:
         """Whether there may be compressions after the first."""
         return self.recompress or self.compress_every is not None
-
-
-def _is_count(value: object) -> bool:
-    """Whether it is a whole number of 1 or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
