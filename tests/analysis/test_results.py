@@ -12,14 +12,13 @@ from helpers.report_examples import CONTEXTS, HYBRID, METRICS, SEEDS, experiment
 from kvfw.analysis.results import (
     FacetScore,
     Results,
-    facet_text,
     facet_values,
     primary_of,
     read_results,
     row_order,
     summarise,
 )
-from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialRecord
+from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
 from kvfw.errors import StoreError
 
 GOLDEN = Path(__file__).parent / "golden_results.json"
@@ -235,11 +234,6 @@ def test_a_trial_counts_once() -> None:
 def test_a_configuration_with_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
         summarise([record()], {"bad": float("nan")}, METRICS)
-
-
-@pytest.mark.parametrize(("value", "text"), [(10.0, "10"), (12.5, "12.5"), (0, "0"), (33.3, "33.3"), ("who", "who")])
-def test_facets_are_written_without_needless_decimals(value: Facet, text: str) -> None:
-    assert facet_text(value) == text
 
 
 ORDER = tuple(dict.fromkeys(trial.key.row for trial in experiment()))

@@ -51,3 +51,15 @@ def test_rows_stand_in_the_order_of_the_table_and_later_questions_are_numbered()
 
 def test_a_sample_without_facets_is_called_by_its_name() -> None:
     assert samples([record().model_copy(update={"facets": {}})])[0].title == "sample 1024-10-0"
+
+
+def test_samples_of_the_same_facets_are_told_apart_by_name() -> None:
+    alike = [record(seed=seed).model_copy(update={"facets": {"length": 9.0}}) for seed in (0, 1)]
+    later = alike[1].model_copy(update={"key": alike[1].key.model_copy(update={"turn": 1})})
+    alone = record(seed=2).model_copy(update={"facets": {"length": 12.0}})
+    assert [sample.title for sample in samples([*alike, later, alone])] == [
+        "length 9, sample 1024-10-0",
+        "length 9, sample 1024-10-1",
+        "length 9, sample 1024-10-1, question 2",
+        "length 12",
+    ]

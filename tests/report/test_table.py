@@ -8,8 +8,9 @@ from rich.console import Console
 
 from helpers.report_examples import HYBRID, METRICS, experiment, record
 from kvfw.analysis.results import Results, summarise
+from kvfw.report.grid import Cell, Column, Grid
 from kvfw.report.tables import short_comparison, short_grid
-from kvfw.report.terminal import plain_lines, results_table
+from kvfw.report.terminal import plain_lines, results_table, rich_table
 from kvfw.report.texts import break_compose
 
 
@@ -143,3 +144,16 @@ def test_compositions_break_before_a_plus(width: int, broken: str) -> None:
 def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
     results = summarise([record("[bold]x[/bold]"), record("full", "ratio=1")], {}, METRICS)
     assert any("[bold]x[/bold]" in line for line in rendered(results, 100))
+
+
+def test_responses_side_by_side_wrap_between_words_and_are_whole() -> None:
+    said = "The code is K3+Q9 | [a, b] > and then it goes on for a while"
+    grid = Grid("answers", "", (Column("full", "response"), Column(HYBRID, "response")), ((Cell(said), Cell(said)),))
+    console = Console(width=60, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(rich_table(grid, 60))
+    lines = capture.get().splitlines()
+    assert max(map(cell_len, lines)) <= 60
+    second = lines[0].index(HYBRID)
+    assert " ".join(line[:second].strip() for line in lines[2:]) == said
+    assert " ".join(line[second:].strip() for line in lines[2:]) == said

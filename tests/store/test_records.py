@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from helpers.store_examples import numbered
-from kvfw.core.contracts.records import TrialKey, TrialRecord, stratum_of
+from kvfw.core.contracts.records import Facet, TrialKey, TrialRecord, stratum_of
+from kvfw.core.contracts.task import facet_text
 
 FIELDS = {"key": numbered(0).key, "group": "g", "ratio": 4.0, "prompt_sha256": "0" * 64, "response": "r"}
 
@@ -95,6 +96,22 @@ def test_a_key_hashes_and_reads_well() -> None:
 
 def test_a_stratum_is_all_of_a_group_before_its_last_slash() -> None:
     assert [stratum_of(group) for group in ("1024/0", "en/1024/3", "alone")] == ["1024", "en/1024", ""]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (10.0, "10"),
+        (12.5, "12.5"),
+        (0, "0"),
+        (33.3, "33.3"),
+        ("who", "who"),
+        ("v2.0", "v2.0"),
+        (0.1234567, "0.1234567"),
+    ],
+)
+def test_facets_are_written_without_needless_decimals(value: Facet, text: str) -> None:
+    assert facet_text(value) == text
 
 
 def test_records_and_keys_cannot_be_changed() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_1"
 DEPTHS = (10.0, 30.0, 50.0, 70.0, 90.0)
 
 
-def lines() -> list[dict[str, object]]:
+def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in (GOLDEN / "trials.jsonl").read_text().splitlines()]
 
 
@@ -29,10 +30,17 @@ def test_every_record_is_read_with_sample_group_and_facets() -> None:
     ]
 
 
+def test_close_depths_are_two_samples() -> None:
+    first = lines()[0]
+    keys = [{**first["key"], "depth": depth} for depth in (0.1234567, 0.1234568, 0.5)]
+    found = [TrialRecord.model_validate_json(json.dumps({**first, "key": key})).key.sample for key in keys]
+    assert found == ["1024-0.1234567-0", "1024-0.1234568-0", "1024-0.5-0"]
+
+
 def test_values_are_those_of_the_file_under_todays_names() -> None:
     for record, line in zip(load_run(GOLDEN).records, lines(), strict=True):
         stored = json.loads(record.model_dump_json(by_alias=True))
-        metrics = dict(line["metrics"])  # type: ignore[call-overload]  # JSON
+        metrics = dict(line["metrics"])
         metrics["span_kept"] = metrics.pop("needle_retained")
         assert stored["metrics"] == metrics
         assert stored["references"] == [line["answer"]]

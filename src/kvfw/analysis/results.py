@@ -14,6 +14,7 @@ from kvfw.analysis.names import is_full
 from kvfw.analysis.schema_1 import results_2
 from kvfw.analysis.stats import Summary
 from kvfw.core.contracts.records import SCHEMA, Facet, Frozen, MetricInfo, RowKey, TrialKey, TrialRecord
+from kvfw.core.contracts.task import facet_text
 from kvfw.errors import StoreError
 
 SIZE: Final = "kv_mb"
@@ -179,11 +180,6 @@ def facet_values(records: Iterable[TrialRecord]) -> dict[str, list[Facet]]:
         for name, values in found.items()
         if 2 <= len(values) <= MOST_VALUES
     }
-
-
-def facet_text(value: Facet) -> str:
-    """A facet's value without a trailing ".0": 10.0 is "10", 12.5 is "12.5"."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _measured(known: Sequence[MetricInfo], records: Sequence[TrialRecord]) -> tuple[MetricInfo, ...]:

@@ -2,12 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvfw.analysis.results import facet_text, row_order
+from kvfw.analysis.results import row_order
 from kvfw.analysis.stats import natural
 from kvfw.core.contracts.records import PromptKey, RowKey, TrialRecord, stratum_of
+from kvfw.core.contracts.task import facet_text
 
 
 class PromptAnswers(NamedTuple):
@@ -36,9 +37,12 @@ def samples(
         appeared[record.key.row] = None
     rows = row_order(appeared, order)
     firsts = {prompt: next(iter(trials.values())) for prompt, trials in by_prompt.items()}
+    samples_of: dict[str, set[str]] = defaultdict(set)
+    for trial in firsts.values():
+        samples_of[_facets(trial)].add(trial.key.sample)
     return [
         PromptAnswers(
-            _title(firsts[prompt]),
+            _title(firsts[prompt], samples_of),
             firsts[prompt].references,
             firsts[prompt].prompt_sha256,
             tuple(by_prompt[prompt][row] for row in rows if row in by_prompt[prompt]),
@@ -68,6 +72,13 @@ def pick(trials: Mapping[PromptKey, TrialRecord], at_most: int) -> list[PromptKe
     return chosen[:: max(1, math.ceil(len(chosen) / max(1, at_most)))]
 
 
-def _title(trial: TrialRecord) -> str:
-    facets = [f"{name} {facet_text(value)}" for name, value in trial.facets.items()] or [f"sample {trial.key.sample}"]
-    return ", ".join([*facets, *([f"question {trial.key.turn + 1}"] if trial.key.turn else [])])
+def _facets(trial: TrialRecord) -> str:
+    return ", ".join(f"{name} {facet_text(value)}" for name, value in trial.facets.items())
+
+
+def _title(trial: TrialRecord, samples_of: Mapping[str, Collection[str]]) -> str:
+    """Facets, the sample's id unless it alone has them, and the question's number from the second on."""
+    facets = _facets(trial)
+    sample = f"sample {trial.key.sample}" if not facets or len(samples_of[facets]) > 1 else ""
+    question = f"question {trial.key.turn + 1}" if trial.key.turn else ""
+    return ", ".join(filter(None, (facets, sample, question)))

@@ -16,16 +16,22 @@ from kvfw.errors import KvfwError, OptionError
     "--compose", multiple=True, metavar="SPEC", help="Composition, such as snapkv:0.8+ewmeans_pre:0.2. Repeatable."
 )
 @amount_options
-@click.option("--task", metavar="SPEC", help="What is asked, with options.  [default: niah]")
-@click.option("--contexts", metavar="N,N", help="The task's option: prompt lengths in tokens.  [niah: 1024]")
-@click.option("--depths", metavar="P,P", help="The task's option: places in percent.  [niah: 10,30,50,70,90]")
-@click.option("--seeds", type=int, help="The task's option: texts per length.  [niah: 1]")
-@click.option("--haystack", type=click.Path(path_type=Path), metavar="FILE", help="The task's option: a text file.")
-@click.option("--begin-answer/--no-begin-answer", default=None, help="The task's option.  [niah: begin]")
+@click.option("--task", metavar="SPEC", help="Task and its options, such as 'niah(seeds=3)'.  [default: niah]")
+@click.option("--contexts", metavar="N,N", help="Prompt lengths in tokens (task option).  [niah: 1024]")
+@click.option("--depths", metavar="P,P", help="Needle depths in percent (task option).  [niah: 10,30,50,70,90]")
+@click.option("--seeds", type=int, help="Number of texts per length (task option).  [niah: 1]")
+@click.option(
+    "--haystack", type=click.Path(path_type=Path), metavar="FILE", help="Text file to hide needles in (task option)."
+)
+@click.option(
+    "--begin-answer/--no-begin-answer",
+    default=None,
+    help="Begin the answer for the model (task option).  [niah: begin]",
+)
 @click.option(
     "--question-aware/--question-agnostic",
     default=None,
-    help="Is the question in the prompt when it is compressed?  [default: aware]",
+    help="Compress the prompt with or without its question.  [default: aware]",
 )
 @click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: the task's; niah: 24]")
 @click.option(
@@ -36,19 +42,19 @@ from kvfw.errors import KvfwError, OptionError
 )
 @model_options
 @click.option(
-    "--preset", metavar="NAME", help="quick: 1024 tokens, 1 seed, ratio 4. founding: the founding experiment, whole."
+    "--preset", metavar="NAME", help="quick: 1024 tokens, 1 seed, ratio 4. founding: the whole founding experiment."
 )
 @click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE.yaml",
-    help="Settings; options given here win.",
+    help="Read settings from a file; command-line options override them.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run.  [default: new, under runs/]"
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run.  [default: a new one under runs/]"
 )
-@click.option("--resume", is_flag=True, default=None, help="Go on with the run in --out.")
+@click.option("--resume", is_flag=True, default=None, help="Resume the run in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json to standard output.")
 def command(config_file: Path | None, preset: str | None, as_json: bool, **options: Any) -> int:
     """Evaluate compositions against the full cache.

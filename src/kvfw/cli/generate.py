@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     "--temperature",
     type=float,
     metavar="T",
-    help="Draw tokens at random, from logits divided by T.  [default: 0: always the most likely token]",
+    help="Sample tokens from logits divided by T.  [default: 0: always the most likely token]",
 )
 @click.option(
     "--top-p",
     type=float,
     metavar="P",
-    help="Draw only from the most likely tokens that together reach P.  [default: 1]",
+    help="Sample only from the most likely tokens that together reach probability P.  [default: 1]",
 )
-@click.option("--seed", type=int, help="Where the random numbers of every answer start.  [default: 0]")
+@click.option("--seed", type=int, help="Random seed, used anew for every answer.  [default: 0]")
 @click.option("--raw", is_flag=True, help="No chat template: let the model continue the text.")
 @model_options
 def command(prompt: str | None, file: Path | None, **options: Any) -> int:
@@ -83,17 +83,16 @@ def _text(prompt: str | None, file: Path | None) -> str:
 def _print(samples: "tuple[GeneratedText, ...]") -> None:
     """Prints the answers side by side on a wide terminal, else one below the other."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+
+    from kvfw.report.grid import Cell, Column, Grid
+    from kvfw.report.terminal import rich_table
 
     console = Console()
     if console.is_terminal and console.width >= 40 * len(samples):
-        table = Table(show_lines=True, expand=True)
-        for sample in samples:
-            table.add_column(Text(sample.title), ratio=1)
-        table.add_row(*(Text(sample.text) for sample in samples))
-        table.add_row(*(Text(sample.numbers) for sample in samples))
-        console.print(table)
+        columns = tuple(Column(sample.title, "response") for sample in samples)
+        texts = tuple(Cell(f"{sample.text}\n") for sample in samples)
+        numbers = tuple(Cell(sample.numbers) for sample in samples)
+        console.print(rich_table(Grid("answers", "", columns, (texts, numbers)), console.width))
         return
     for sample in samples:
         click.echo(f"--- {sample.title}: {sample.numbers}\n{sample.text}\n")

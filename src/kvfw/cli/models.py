@@ -36,7 +36,7 @@ def command(context: click.Context) -> int | None:
     "--dtype",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
     default="auto",
-    help="For the figures in bytes.  [default: auto: what the checkpoint is stored in]",
+    help="Precision for sizes in bytes.  [default: auto: the checkpoint's]",
 )
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

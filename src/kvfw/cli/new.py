@@ -11,7 +11,12 @@ from kvfw.errors import OptionError
 @click.command("new")
 @click.argument("name")
 @click.option("--kind", required=True, help="scorer, selector, merger, space, stage, metric, task or method.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where.  [default: this folder]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder to create the plugin in.  [default: the current one]",
+)
 @click.option(
     "--into", type=click.Path(path_type=Path), metavar="DIR", help="Add the part to the plugin in this folder instead."
 )

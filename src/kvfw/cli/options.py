@@ -17,7 +17,7 @@ def model_options(command: F) -> F:
             "--prefill-chunk",
             type=int,
             metavar="N",
-            help="Run prompts through the model N tokens at a time, to bound memory.  [default: at once]",
+            help="Prefill N tokens at a time, to bound memory.  [default: all at once]",
         ),
         click.option("--trust-remote-code", is_flag=True, default=None, help="Run code that comes with the model."),
         click.option("--device", help="auto, cpu, cuda, cuda:1, mps ...  [default: auto]"),
@@ -34,9 +34,12 @@ def amount_options(command: F) -> F:
         click.option("--recent", type=int, help="Last tokens of the prompt that are always kept.  [default: 84]"),
         click.option("--sinks", type=int, help="First tokens of the prompt that are always kept.  [default: 4]"),
         click.option("--keep", multiple=True, metavar="F", help="Fraction of the middle to keep. Repeatable."),
-        click.option("--slots", multiple=True, metavar="N", help="Slots per KV head in all. Repeatable."),
+        click.option("--slots", multiple=True, metavar="N", help="Total slots per KV head. Repeatable."),
         click.option(
-            "--ratio", multiple=True, metavar="Q", help="Times smaller the middle becomes. Repeatable.  [default: 4]"
+            "--ratio",
+            multiple=True,
+            metavar="Q",
+            help="How many times smaller the middle becomes. Repeatable.  [default: 4]",
         ),
     ):
         command = option(command)

@@ -32,7 +32,7 @@ FORMATS = ("html", "markdown", "csv", "latex", "all")
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the files go.  [default: the run's folder; ./report for several runs]",
+    help="Folder for the files.  [default: the run's folder; ./report for several runs]",
 )
 @click.option(
     "--reference",

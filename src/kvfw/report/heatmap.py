@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from kvfw.analysis.results import Results, facet_text, facet_values
+from kvfw.analysis.results import Results, facet_values
 from kvfw.core.contracts.records import Facet, MetricInfo, RowKey, TrialRecord
+from kvfw.core.contracts.task import facet_text
 from kvfw.report.canvas import (
     DOUBLE_IN,
     FONT_PT,

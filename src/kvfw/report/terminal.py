@@ -60,10 +60,13 @@ def rich_table(grid: Grid, width: int, *, stacked: bool = False) -> Table:
     )
     for at, column in enumerate(grid.columns):
         # Cells are Text, not str: a bracketed interval would be read as markup.
-        title = Text(_title(column.title, stacked))
-        table.add_column(title, justify="right" if column.right else "left", no_wrap=at > 0, overflow="fold")
-    for first, *others in grid.rows:
-        table.add_row(Text(break_compose(str(first), max(room, 8))), *(Text(_text(cell, stacked)) for cell in others))
+        title, no_wrap = Text(_title(column.title, stacked)), at > 0 and column.kind != "response"
+        table.add_column(title, justify="right" if column.right else "left", no_wrap=no_wrap, overflow="fold")
+    for row in grid.rows:
+        texts = [_text(cell, stacked) for cell in row]
+        if grid.columns[0].kind == "compose":
+            texts[0] = break_compose(texts[0], max(room, 8))
+        table.add_row(*map(Text, texts))
     return table
 
 

@@ -179,6 +179,11 @@ def _refuse_other(folder: Path, stored: RunConfig, wanted: JsonObject, resume: b
             "reported (kvfw report) but not resumed; choose another --out"
         )
     if differing := differences(stored.settings, wanted):
+        if len(differing) == 1 and differing[0].startswith("prompts_sha256:"):
+            differing += (
+                "It covers prompts, references and response limits, which the tokenizer, the task and the version of "
+                "kvfw decide. The trials there are kept; kvfw report shows them.",
+            )
         listed = "\n  ".join(differing)
         raise RequestError(
             f"{folder} holds an experiment with other settings; choose another --out or the same settings:\n  {listed}"

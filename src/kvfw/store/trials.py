@@ -73,7 +73,7 @@ def mend_tail(path: Path) -> tuple[str, ...]:
             file.truncate(start)
             os.fsync(file.fileno())
     except OSError as error:
-        raise StoreError(f"cannot mend the torn last line of {path}: {cause(error)}") from error
+        raise StoreError(f"cannot repair the torn last line of {path}: {cause(error)}") from error
     line = data.count(b"\n") + 1
     return (
         f"{TRIALS_NAME} line {line} was torn by an interrupted write ({len(tail)} bytes); "

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvfw.core.contracts.task import Sample, Tokenizer, Turn
+from kvfw.core.contracts.task import Sample, Tokenizer, Turn, facet_text
 from kvfw.errors import PromptError
 
 #: Some chat templates print today's date; a fixed date keeps prompts the same every day.
@@ -109,7 +109,7 @@ def grid_sample(
     if (count := len(ids) + len(question) + len(begun)) != context:
         raise PromptError(f"the prompt came out {count} tokens long, not {context}; please report this.")
     return Sample(
-        id=f"{context}-{depth:g}-{seed}",
+        id=f"{context}-{facet_text(depth)}-{seed}",
         group=f"{context}/{seed}",
         facets={"context": context, "depth": float(depth), "seed": seed},
         context_ids=ids,

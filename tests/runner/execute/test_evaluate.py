@@ -164,6 +164,22 @@ def test_a_finished_run_resumes_without_loading_a_model(
     assert again.results == first.results
 
 
+def test_a_repaired_file_is_told_once(tiny_folder: Path, tmp_path: Path) -> None:
+    asked = config(tiny_folder, tmp_path / "run", compose=("streaming",), depths=(90.0,))
+    evaluate(asked)
+    with (tmp_path / "run" / "trials.jsonl").open("ab") as file:
+        file.write(b'null\n{"schema":2,"key":')
+    notes = list[str]()
+
+    class Noting(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    evaluate(asked.model_copy(update={"resume": True}), progress=Noting())
+    assert sum("was torn by an interrupted write" in note for note in notes) == 1
+    assert sum("line 3 skipped" in note for note in notes) == 1
+
+
 def test_a_run_asks_the_hub_once(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

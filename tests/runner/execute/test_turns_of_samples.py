@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.turns_task import FOLLOWED
+from helpers.turns_task import FOLLOWED, Turns
 from kvfw.core.contracts.records import TrialRecord
+from kvfw.core.contracts.task import Sample, Turn
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, default_registry, register
-from kvfw.errors import RunError
+from kvfw.errors import RequestError, RunError
 from kvfw.model.run import prefill
 from kvfw.runner.execute import trial
 from kvfw.runner.execute.evaluate import Silent, evaluate
@@ -124,6 +127,40 @@ def test_a_run_interrupted_between_questions_resumes_to_the_same_records(
     assert len(load_run(tmp_path / "cut").records) == trials
     cut = ran(tiny_folder, tmp_path / "cut", registry, resume=True, **AGNOSTIC)
     assert {name: comparable(r) for name, r in cut.items()} == {name: comparable(r) for name, r in whole.items()}
+
+
+def _shorter_context(sample: Sample) -> Sample:
+    """The same whole prompts, of which one more token belongs to the questions."""
+    last = sample.context_ids[-1:]
+    turns = tuple(replace(turn, question_ids=last + turn.question_ids) for turn in sample.turns)
+    return replace(sample, context_ids=sample.context_ids[:-1], turns=turns)
+
+
+def _of_turns(change: Callable[[Turn], Turn]) -> Callable[[Sample], Sample]:
+    return lambda sample: replace(sample, turns=tuple(map(change, sample.turns)))
+
+
+@pytest.mark.parametrize("mode", [{}, AGNOSTIC], ids=["aware", "agnostic"])
+def test_a_run_whose_questions_changed_is_not_resumed(
+    tiny_folder: Path, tmp_path: Path, registry: Registry, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, samples = tmp_path / "run", Turns.samples
+    with pytest.raises(KeyboardInterrupt):
+        ran(tiny_folder, out, registry, Noted(1), **mode)
+    trials = (out / "trials.jsonl").read_bytes()
+    changes: tuple[Callable[[Sample], Sample], ...] = (
+        _shorter_context,
+        _of_turns(lambda turn: replace(turn, references=("land",))),
+        _of_turns(lambda turn: replace(turn, max_new_tokens=turn.max_new_tokens + 1)),
+        _of_turns(lambda turn: replace(turn, follow_ids=turn.follow_ids[:-1])),
+    )
+    for change in changes:
+        monkeypatch.setattr(Turns, "samples", lambda *given, change=change: map(change, samples(*given)))
+        with pytest.raises(RequestError, match=r"prompts_sha256.*\n.*references and response limits.*kvfw report"):
+            ran(tiny_folder, out, registry, resume=True, **mode)
+    assert (out / "trials.jsonl").read_bytes() == trials
+    monkeypatch.setattr(Turns, "samples", samples)
+    assert len(ran(tiny_folder, out, registry, resume=True, **mode)) == 18
 
 
 def test_responses_cut_before_their_references_are_told(tiny_folder: Path, tmp_path: Path, registry: Registry) -> None:

@@ -76,6 +76,18 @@ def test_a_setting_that_does_not_suit_the_task_is_refused(settings: dict[str, An
         built(**settings)
 
 
+@pytest.mark.parametrize("preset", [None, "quick", "founding"])
+def test_a_preset_does_not_hide_a_contradiction(preset: str | None) -> None:
+    # (1024,) is what the preset quick has, too.
+    words = (
+        r"contexts is given twice: \[1024\] as a setting and \[2048\] in task 'niah\(contexts=\[2048\]\)'; leave one"
+    )
+    with pytest.raises(OptionError, match=words):
+        built(preset, task="niah(contexts=[2048])", contexts=(1024,))
+    with pytest.raises(OptionError, match=r"^contexts is \[1024\], but task 'bare' has no option"):
+        built(preset, task="bare", contexts=(1024,))
+
+
 def test_an_option_given_twice_with_one_value_is_fine() -> None:
     assert built(task="niah(seeds=2)", seeds=2)[1] == "niah(seeds=2)"
 
@@ -124,6 +136,11 @@ TURN = GOOD.turns[0]
         ((GOOD, replace(GOOD, id="b", facets={"size": 9})), r"with the facets \['size'\] after 'a'"),
         ((replace(GOOD, facets={"length": True}),), "whose facet 'length' is True"),
         ((replace(GOOD, facets={"length": float("nan")}),), "whose facet 'length' is nan"),
+        (
+            (GOOD, replace(GOOD, id="b", facets={"length": "9"})),
+            "whose facet 'length' is '9' after 9; all must be numbers",
+        ),
+        ((replace(GOOD, facets={"length": "9"}), replace(GOOD, id="b")), "whose facet 'length' is 9 after '9'"),
         ((replace(GOOD, context_ids=()),), "without a context"),
         ((replace(GOOD, turns=()),), "without a turn"),
         ((replace(GOOD, spans=(range(2, 4),)),), "of 3 context tokens with a span at range"),
@@ -146,6 +163,10 @@ def test_a_sample_that_is_not_what_the_contract_asks_for_is_named(samples: tuple
 
 def test_a_sample_may_only_follow_a_text() -> None:
     assert sample_fault([GOOD, replace(GOOD, id="b", turns=(Turn((), follow_ids=(5, 6)),))]) == ""
+
+
+def test_a_facet_may_be_a_whole_number_here_and_a_fraction_there() -> None:
+    assert sample_fault([GOOD, replace(GOOD, id="b", facets={"length": 9.5})]) == ""
 
 
 def test_a_task_that_raises_is_named() -> None:

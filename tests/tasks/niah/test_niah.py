@@ -241,6 +241,14 @@ def test_depth_written_as_int_or_float_is_the_same_trial(chat: Tokenizer) -> Non
     assert prompt_of(chat, Trial(400, 10, 1)) == prompt_of(chat, Trial(400, 10.0, 1))
 
 
+@pytest.mark.parametrize(
+    ("depth", "text"),
+    [(0, "0"), (0.25, "0.25"), (10.0, "10"), (33.3, "33.3"), (0.1234567, "0.1234567"), (0.1234568, "0.1234568")],
+)
+def test_samples_are_named_by_their_whole_depth(chat: Tokenizer, depth: float, text: str) -> None:
+    assert prompt_of(chat, Trial(400, depth, 1)).sample.id == f"400-{text}-1"
+
+
 def test_draws_are_equal_in_another_process() -> None:
     program = (
         "from kvfw.tasks.niah.niah import draw_code, stable_random;"

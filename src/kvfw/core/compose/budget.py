@@ -171,8 +171,13 @@ def divide(total: int, shares: tuple[Fraction, ...]) -> tuple[int, ...]:
     return tuple(floors)
 
 
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether it is a whole number of ``least`` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def check_counts(sinks: int, recent: int) -> None:
     """Raises a BudgetError unless both numbers of protected tokens are whole and 0 or more."""
     for name, value in (("sinks", sinks), ("recent", recent)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not is_count(value, least=0):
             raise BudgetError(f"{name} is {value!r}; it is a whole number of tokens always kept, 0 or more")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from kvfw.core.contracts.task import facet_text
 from kvfw.core.parts.spec import BASELINE
 
 SCHEMA: Final = 2
@@ -159,8 +160,8 @@ def schema_2(data: dict[str, Any]) -> dict[str, Any]:
     key = data.get("key")
     if not isinstance(key, dict):
         return new | {"key": key}
-    facets = {name: key.get(name) for name in ("context", "depth", "seed")}
-    sample = "-".join(f"{value:g}" if isinstance(value, float) else str(value) for value in facets.values())
+    facets: dict[str, Any] = {name: key.get(name) for name in ("context", "depth", "seed")}
+    sample = "-".join(facet_text(value) for value in facets.values())
     rest = {name: value for name, value in key.items() if name not in facets}
     group = f"{key.get('context')}/{key.get('seed')}"
     return new | {"key": {**rest, "sample": sample}, "facets": facets, "group": group}

@@ -40,7 +40,7 @@ class Sample:
         id: identifies the sample within its task; short, of letters, digits and ``-._``.
         group: samples that resampling keeps together, such as those sharing a text. A group ``1024/0`` is exchanged
             only with other groups ``1024/…``, never with ``2048/…``.
-        facets: numbers or words to plot and tabulate by, in display order; the same names in all samples.
+        facets: to plot and tabulate by, in display order; the same names in all samples, each for numbers or for words.
         context_ids: the tokens to compress, including special tokens and template before the context.
         turns: at least one.
         spans: ranges of ``context_ids`` that a right answer needs; empty if there are none to name.
@@ -81,6 +81,11 @@ class Tokenizer(Protocol):
         **kwargs: Any,
     ) -> Any:
         """The conversation as the model expects it: a ``str`` with ``tokenize=False``."""
+
+
+def facet_text(value: "Facet") -> str:
+    """A facet's value without a trailing ".0": 10.0 is "10", 12.5 is "12.5"."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @runtime_checkable

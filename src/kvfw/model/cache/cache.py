@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from kvfw.core.compose.budget import is_count
 from kvfw.core.state.state import KVState
 from kvfw.errors import BudgetError, UnsupportedError
 from kvfw.model.cache.layer import CompressedLayer, OpenBlock
@@ -119,7 +120,7 @@ class CompressedCache(Cache):
         Raises:
             BudgetError: not a whole number of tokens, 1 or more.
         """
-        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+        if not is_count(tokens):
             raise BudgetError(f"a turn of {tokens} tokens was announced; it is a whole number of tokens, 1 or more")
         self.ends_at = self.get_seq_length() + tokens
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kvfw.core.compose.budget import is_count
 from kvfw.core.compress.compressor import Compressor
 from kvfw.core.state.lexical import Vocabulary
 from kvfw.core.state.observation import Needs
@@ -39,7 +40,7 @@ class SessionPlan:
     probe_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.prompt_tokens is not None and not _is_count(self.prompt_tokens):
+        if self.prompt_tokens is not None and not is_count(self.prompt_tokens):
             raise BudgetError(
                 f"prompt_tokens is {self.prompt_tokens!r}; it is the prompt's length in tokens, a whole number of 1 or "
                 "more"
@@ -48,7 +49,7 @@ class SessionPlan:
             raise UnsupportedError("this composition looks at the prompt's text (lexical features); pass tokenizer=")
         check_probes(self.needs, self.vocabulary, self.probe_ids)
         if self.compress_every is not None:
-            if not _is_count(self.compress_every):
+            if not is_count(self.compress_every):
                 raise BudgetError(
                     f"compress_every is {self.compress_every!r}; it is a whole number of tokens, 1 or more"
                 )
@@ -78,8 +79,3 @@ class SessionPlan:
     def again(self) -> bool:
         """Whether there may be compressions after the first."""
         return self.recompress or self.compress_every is not None
-
-
-def _is_count(value: object) -> bool:
-    """Whether it is a whole number of 1 or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

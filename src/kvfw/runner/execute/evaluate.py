@@ -78,7 +78,7 @@ def evaluate(
     path = config.out if config.out is not None else Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     with RunFolder.open(path, plan.settings, resume=config.resume, facts=facts(config, found)) as folder:
         records, problems = folder.records()
-        for problem in (*folder.problems, *changed_versions(folder.config.facts, folder.config.resumed), *problems):
+        for problem in (*problems, *changed_versions(folder.config.facts, folder.config.resumed)):
             tell.note(problem)
         if config.resume and not records:
             tell.note(f"nothing was recorded in {path} yet: starting from the beginning")

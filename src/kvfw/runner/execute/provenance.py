@@ -14,7 +14,7 @@ import torch
 import kvfw
 from kvfw.core.registry.plugins import OWN
 from kvfw.core.registry.registry import Registry
-from kvfw.runner.plan.config import PRESETS, EvalConfig
+from kvfw.runner.plan.config import EvalConfig
 
 PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
 
@@ -22,8 +22,7 @@ PACKAGES = ("kvfw", "torch", "transformers", "tokenizers", "numpy", "scipy")
 def facts(config: EvalConfig, registry: Registry) -> dict[str, Any]:
     """Given settings, defaulted settings, versions, revision, hardware, plugins that provide parts, and UTC time."""
     values = config.model_dump(mode="json")
-    preset = PRESETS.get(config.preset or "", {})
-    given = {name for name in config.model_fields_set if preset.get(name, ...) != getattr(config, name)}
+    given = config.model_fields_set
     return {
         "given": {name: value for name, value in values.items() if name in given},
         "defaulted": {name: value for name, value in values.items() if name not in given},

@@ -58,8 +58,8 @@ def run_prompt(
     if failed:
         row, error = failed[0]
         raise RunError(
-            f"{row.key.compose} {row.key.amount}: {error}\nAll other rows of this prompt are recorded. Mend the part "
-            "and resume the run, or evaluate without it in a new folder"
+            f"{row.key.compose} {row.key.amount}: {error}\nAll other rows of this prompt are recorded. Fix the part "
+            "and rerun with --resume, or evaluate without it in a new folder"
         ) from error
 
 

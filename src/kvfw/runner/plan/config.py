@@ -102,7 +102,7 @@ class CompressionConfig(BaseModel):
 
 
 class EvalConfig(CompressionConfig):
-    """The settings of an evaluation. Frozen; ``model_fields_set`` tells given fields from defaults.
+    """The settings of an evaluation. Frozen; ``model_fields_set`` has the given ones, not a preset's or defaults.
 
     The uncompressed baseline ``full`` is always evaluated too.
 
@@ -149,7 +149,9 @@ class EvalConfig(CompressionConfig):
         base = dict(PRESETS[preset]) if preset is not None else {}
         if any(given.get(kind) for kind in ("slots", "keep", "ratio")):
             base.pop("ratio", None)
-        return cls(**{**base, **given, "preset": preset})
+        config = cls(**{**base, **given, "preset": preset})
+        config.model_fields_set.difference_update(base.keys() - given.keys())
+        return config
 
 
 class GenerateConfig(CompressionConfig):

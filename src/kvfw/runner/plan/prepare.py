@@ -123,7 +123,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         FetchError: configuration or tokenizer cannot be fetched.
     """
     if config.resume and config.out is None:
-        raise OptionError("--resume goes on with a run that exists; name its folder with --out")
+        raise OptionError("--resume needs the folder of the run to resume; give it with --out")
     amounts = config.amounts()
     compositions = tuple(dict.fromkeys(parse(text, registry) for text in config.compose if text.strip() != FULL))
     task, task_text = built_task(config, registry)
@@ -149,7 +149,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         "task": task_text,
         "scores": [info.model_dump(mode="json") for info in task.scores],
         "question_aware": config.question_aware,
-        "prompts_sha256": hashlib.sha256("".join(q.sha256 for p in prompts for q in p.questions).encode()).hexdigest(),
+        "prompts_sha256": _asked_sha256(prompts),
         "model": config.model,
         "dtype": config.dtype,
         "device": device.type,
@@ -200,6 +200,16 @@ def _prompts(config: EvalConfig, samples: tuple[Sample, ...]) -> tuple[Planned, 
         else:
             planned.append(Planned(sample, sample.context_ids, tuple(questions)))
     return tuple(planned)
+
+
+def _asked_sha256(prompts: tuple[Planned, ...]) -> str:
+    """Hash of all that decides a trial: prompts, where their contexts end, references, response limits, texts fed."""
+    asked = [
+        question.sha256 + repr((len(planned.sample.context_ids), question.turn))
+        for planned in prompts
+        for question in planned.questions
+    ]
+    return hashlib.sha256("".join(asked).encode()).hexdigest()
 
 
 def _check_fit(planned: Planned, config: EvalConfig, amounts: tuple[Amount, ...], model_config: Any) -> None:

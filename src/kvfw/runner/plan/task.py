@@ -14,7 +14,7 @@ from kvfw.core.parts.part import default_text, value_text
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import OptionError, RunError, UnsupportedError
-from kvfw.runner.plan.config import PRESETS, EvalConfig
+from kvfw.runner.plan.config import EvalConfig
 
 SHORTHAND: Final = ("contexts", "depths", "seeds", "haystack", "begin_answer")
 """Settings that set the task's options of the same names."""
@@ -29,15 +29,15 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
     built = build_part(Kind.TASK, config.task, registry)
     part = built.value
     given = {name: value for name in SHORTHAND if (value := getattr(config, name)) is not None}
-    preset = PRESETS.get(config.preset or "", {})
     options: dict[str, Any] = {name: getattr(part, name) for name in type(part).model_fields}
     texts = {name: option.text for name, option in built.options.items()}
     for name, value in given.items():
+        by_preset = name not in config.model_fields_set
         if name not in options:
-            source = f"preset {config.preset!r} sets {name}" if name in preset else f"{name} is {value_text(value)}"
+            source = f"preset {config.preset!r} sets {name}" if by_preset else f"{name} is {value_text(value)}"
             raise OptionError(f"{source}, but task {config.task!r} has no option {name!r}; leave it out")
         written = name in part.model_fields_set
-        if written and preset.get(name) == value:
+        if written and by_preset:
             continue  # the task's text wins over a preset
         if written and options[name] != value:
             raise OptionError(
@@ -102,6 +102,10 @@ def sample_fault(samples: Iterable[Sample]) -> str:
         for facet, value in sample.facets.items():
             if type(value) not in (int, float, str) or (isinstance(value, float) and not math.isfinite(value)):
                 return f"made {of} whose facet {facet!r} is {value!r}; it must be a number or a word"
+            if isinstance(value, str) != isinstance(other := first.facets[facet], str):
+                return (
+                    f"made {of} whose facet {facet!r} is {value!r} after {other!r}; all must be numbers, or all words"
+                )
         if not sample.context_ids or not sample.turns:
             return f"made {of} without a {'turn' if sample.context_ids else 'context'}"
         for span in sample.spans:
