@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.tiny_models import bound, build, close, forward, parts, prompt, same_bits, session, snapshot, stored, tiny
-from kvfw.core.compress.compressor import checked_scores
+from kvfw.core.compress.scores import checked_scores
 from kvfw.core.state.observation import Needs
 from kvfw.errors import BudgetError
 from kvfw.model.compat.versions import cache_name

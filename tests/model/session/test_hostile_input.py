@@ -125,7 +125,7 @@ def test_padding_in_the_midst_of_a_text_is_as_if_it_were_not_there(composition: 
 
 
 def test_padding_that_is_not_finite_harms_nobody() -> None:
-    from kvfw.core.compress.compressor import check_finite
+    from kvfw.core.compress.scores import check_finite
 
     keys = torch.randn(1, 2, 6, 4)
     keys[:, :, :2] = torch.nan
@@ -135,7 +135,7 @@ def test_padding_that_is_not_finite_harms_nobody() -> None:
 
 
 def test_large_finite_keys_in_half_precision_are_no_error() -> None:
-    from kvfw.core.compress.compressor import check_finite
+    from kvfw.core.compress.scores import check_finite
 
     keys = torch.full((1, 1, 64, 64), 60000.0, dtype=torch.float16)
     state = exact_state(keys, keys, torch.arange(64.0)[None], torch.ones(1, 64, dtype=torch.bool))
