@@ -1,5 +1,6 @@
 """The session, the one mutable object: it keeps a cache up to date while a model runs through kvfw's attention."""
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,19 @@ def new_cache(model: PreTrainedModel) -> CompressedCache:
     return cache
 
 
+class _Forward(threading.local):
+    """What a session knows of the forward in progress: a forward runs in one thread, and copies may run in several."""
+
+    def __init__(self, cache: CompressedCache) -> None:
+        #: The cache of the last forward: the session's own or a copy.
+        self.cache = cache
+        self.padding: Tensor | None = None
+        self.ids: Tensor | None = None
+        self.features: Tensor | None = None
+        self.budgets: Budgets = {}
+        self.standing: Budgets = {}
+
+
 class Session:
     """Handles a model's attention calls for one cache and its copies, inside :meth:`running`; ignores other caches."""
 
@@ -61,13 +75,7 @@ class Session:
         self._base = own_implementation(model)
         self._switch = table_switch(self._config)
         self._block = OpenBlock()
-        #: The cache of the last forward: the session's own or a copy.
-        self._current = cache
-        self._padding: Tensor | None = None
-        self._ids: Tensor | None = None
-        self._features: Tensor | None = None
-        self._budgets: Budgets = {}
-        self._standing: Budgets = {}
+        self._forward = _Forward(cache)
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
@@ -111,11 +119,11 @@ class Session:
 
     def owns(self, module: nn.Module, key: Tensor) -> bool:
         """Whether these keys came from a compressible layer of the session's cache or copy."""
-        return recall.own_layer(self._current, getattr(module, "layer_idx", None), key) is not None
+        return recall.own_layer(self._forward.cache, getattr(module, "layer_idx", None), key) is not None
 
     def see_padding(self, padding: Tensor | None) -> None:
         """Remembers which tokens of the coming call are padding."""
-        self._padding = padding
+        self._forward.padding = padding
 
     def _see_generate(self, given: Mapping[str, Any]) -> None:
         """Checks a call of ``generate`` before it runs."""
@@ -135,7 +143,7 @@ class Session:
         given = ids if ids is not None else kwargs.get("inputs_embeds")
         if not isinstance(cache, CompressedCache):
             if self._switch is not None and given is not None:
-                check_dropped(self._switch, given.shape[1], self._current, self.model)
+                check_dropped(self._switch, given.shape[1], self._forward.cache, self.model)
             return
         if cache.block is not self._block:
             return
@@ -147,8 +155,8 @@ class Session:
             )
         recall.check_inputs(kwargs)
         cache.check_whole()
-        self._current, seen = cache, cache.get_seq_length()
-        self._ids = ids
+        self._forward.cache, seen = cache, cache.get_seq_length()
+        self._forward.ids = ids
         if not seen:
             cache.adapters = active_adapters(self.model)
         if given is not None:
@@ -164,22 +172,22 @@ class Session:
     ) -> tuple[Tensor, Tensor | None]:
         """The model's own attention, with the right mask for compressed layers, then compression if due."""
         index, count = getattr(module, "layer_idx", None), query.shape[2]
-        layer = recall.own_layer(self._current, index, key)
+        layer = recall.own_layer(self._forward.cache, index, key)
         assert layer is not None
         assert isinstance(index, int)
         if self._switch is not None:
             check_switch(self._switch, count, layer)
         part = self.anatomy.layers[index]
-        place(layer, count, kwargs.get("position_ids"), self._padding)
+        place(layer, count, kwargs.get("position_ids"), self._forward.padding)
         if part.index == self._first:
-            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._ids)
-            self._ids = None
+            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._forward.ids)
+            self._forward.ids = None
         if not layer.compressed or self.plan.again:
             layer.captured = captured_after(
                 layer.captured, layer.state, query, self.plan.needs, kwargs, plain=layer.storage.plain
             )
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
-        if ended := due(self.plan, layer.captured, count, self._current.ends_at):
+        if ended := due(self.plan, layer.captured, count, self._forward.cache.ends_at):
             self._event(part, layer, ended, kwargs)
         return output
 
@@ -187,24 +195,24 @@ class Session:
         """Observes a layer at the end of a turn or stretch, and compresses it if the plan has a compressor."""
         started, plan = time.perf_counter(), self.plan
         if part.index == self._first and plan.needs.lexical:
-            self._features = self._lexical(layer.captured.seen_ids)
-        obs = observe(layer, part, plan, self.anatomy.rotary.read(part.index), self._features, kwargs)
+            self._forward.features = self._lexical(layer.captured.seen_ids)
+        obs = observe(layer, part, plan, self.anatomy.rotary.read(part.index), self._forward.features, kwargs)
         if plan.compressor is None:
             self.observations[part.index] = obs
             return
         if ended is Due.TURN:
             if part.index == self._first:
-                self._budgets = budgets(plan, self.anatomy.compressible, layer.captured.tokens, standing=False)
-                self._standing = self._divided_standing(layer)
-            if part.index in self._standing:
-                layer.captured = replace(layer.captured, standing=self._standing[part.index].to(layer.device))
-            budget = self._budgets[part.index].to(layer.device)
+                self._forward.budgets = budgets(plan, self.anatomy.compressible, layer.captured.tokens, standing=False)
+                self._forward.standing = self._divided_standing(layer)
+            if part.index in self._forward.standing:
+                layer.captured = replace(layer.captured, standing=self._forward.standing[part.index].to(layer.device))
+            budget = self._forward.budgets[part.index].to(layer.device)
         else:
             assert layer.captured.standing is not None
             budget = layer.captured.standing
         compress(layer, obs, plan, budget)
         self.has_compressed = True
-        self._current.compress_s[part.index] += time.perf_counter() - started
+        self._forward.cache.compress_s[part.index] += time.perf_counter() - started
 
     def _divided_standing(self, layer: CompressedLayer) -> Budgets:
         """The budgets of compressions while decoding; empty without ``compress_every``."""
