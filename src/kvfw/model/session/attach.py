@@ -128,7 +128,7 @@ def _plan(
     check_counts(sinks, recent)
     _check_options(later["recompress"], tokenizer, allocator)
     if composition is None:
-        said = {**amounts, **later}
+        said = {**amounts, **later, "allocator": allocator}
         if named := [f"{name}=" for name, value in said.items() if value is not None and value is not False]:
             raise BudgetError(f"without a composition nothing is compressed; leave out {', '.join(named)}, or say one")
         return SessionPlan(needs=Needs(), sinks=sinks, recent=recent)

@@ -77,6 +77,13 @@ class Session:
         self._block = OpenBlock()
         self._forward = _Forward(cache)
 
+    def __reduce_ex__(self, protocol: object) -> str | tuple[Any, ...]:
+        """Refuses to be copied or pickled with the model, whose hooks refer to it."""
+        raise UnsupportedError(
+            "a model cannot be copied or pickled inside kvfw.attach, as the copy would stay attached; do it before the "
+            "block or after it"
+        )
+
     @contextmanager
     def running(self) -> Iterator["Session"]:
         """Routes the model's attention through this session inside the block."""
@@ -178,7 +185,9 @@ class Session:
         if self._switch is not None:
             check_switch(self._switch, count, layer)
         part = self.anatomy.layers[index]
-        place(layer, count, kwargs.get("position_ids"), self._forward.padding)
+        announced = self._forward.cache.ends_at
+        end = announced if announced is not None else self.plan.prompt_tokens
+        place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
         if part.index == self._first:
             layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._forward.ids)
             self._forward.ids = None
@@ -187,7 +196,7 @@ class Session:
                 layer.captured, layer.state, query, self.plan.needs, kwargs, plain=layer.storage.plain
             )
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
-        if ended := due(self.plan, layer.captured, count, self._forward.cache.ends_at):
+        if ended := due(self.plan, layer.captured, count, end):
             self._event(part, layer, ended, kwargs)
         return output
 
