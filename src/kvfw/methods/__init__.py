@@ -32,6 +32,12 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
         PartSpec(Kind.SCORER, "tova", f"{here}.scorers.tova:TOVA", "attention of the last token, mean over all heads"),
         PartSpec(Kind.SCORER, "vatp", f"{here}.scorers.vatp:VATP", "attention times the value's norm"),
         PartSpec(Kind.SCORER, "dropkv", f"{here}.scorers.dropkv:DropKV", "exact change of the output without a token"),
+        PartSpec(
+            Kind.SCORER,
+            "expected",
+            f"{here}.scorers.expected:ExpectedAttention",
+            "attention to expect from queries to come",
+        ),
         PartSpec(Kind.ALLOCATOR, "uniform", f"{here}.allocators.uniform:UniformBudgets", "the same number everywhere"),
         PartSpec(Kind.ALLOCATOR, "pyramid", f"{here}.allocators.pyramid:Pyramid", "more slots for low layers"),
         PartSpec(Kind.ALLOCATOR, "adakv", f"{here}.allocators.adakv:AdaKV", "one ranking over the heads of a layer"),

@@ -45,26 +45,39 @@ def alike(first: Rope | None, second: Rope | None) -> bool:
 
 
 def rotate(
-    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
+    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B #H N"], rope: Rope
 ) -> Float32[Tensor, "B H N D"]:
     """``a R(p) k`` in float32, each slot at its own, possibly fractional, position."""
     return _turn(keys.float(), positions, rope, rope.scaling)
 
 
 def unrotate(
-    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
+    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B #H N"], rope: Rope
 ) -> Float32[Tensor, "B H N D"]:
     """``R(-p) k' / a`` in float32: undoes :func:`rotate` at the same positions."""
     return _turn(keys.float(), -positions, rope, 1.0 / rope.scaling)
 
 
+def rotate_mean(
+    x: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B n"], rope: Rope
+) -> Float32[Tensor, "B H N D"]:
+    """The mean of ``a R(p) x`` over positions p of each row, in float32: every pair by the mean cosine and sine."""
+    angles = positions[..., None] * rope.inv_freq.to(x.device)
+    cos, sin = (part.mean(1)[:, None, None] * rope.scaling for part in (angles.cos(), angles.sin()))
+    return _turn_pairs(x.float(), cos, sin, rope)
+
+
 def _turn(
-    x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope, scale: float
+    x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B #H N"], rope: Rope, scale: float
 ) -> Float32[Tensor, "B H N D"]:
     angles = positions[..., None] * rope.inv_freq.to(x.device)
     cos, sin = angles.cos(), angles.sin()
     if scale != 1:
         cos, sin = cos * scale, sin * scale
+    return _turn_pairs(x, cos, sin, rope)
+
+
+def _turn_pairs(x: Float32[Tensor, "B H N D"], cos: Tensor, sin: Tensor, rope: Rope) -> Float32[Tensor, "B H N D"]:
     turned, rest = x[..., : rope.rotary_dim], x[..., rope.rotary_dim :]
     halves = rope.layout == "half"
     first, second = turned.chunk(2, dim=-1) if halves else (turned[..., 0::2], turned[..., 1::2])
