@@ -13,7 +13,7 @@ from helpers.slow import Vector, dot, slow_attention, slow_pool, slow_received
 from kvfw.core.compose.build import build_part
 from kvfw.core.compose.composition import parse
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.ops.window_rows import window_rows
+from kvfw.core.ops.rows import window_rows
 from kvfw.core.parts.part import is_comparable
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Observation

@@ -21,11 +21,23 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             Kind.SELECTOR, "topk", f"{here}.selectors.topk:TopK", "the highest scores, ties to the lowest position"
         ),
         PartSpec(Kind.SELECTOR, "evenly", f"{here}.selectors.evenly:Evenly", "evenly spaced ranks of the score order"),
+        PartSpec(
+            Kind.SELECTOR,
+            "critical",
+            f"{here}.selectors.critical:Critical",
+            "half by score, half by score times the value's effect on the output",
+        ),
         PartSpec(Kind.MERGER, "ewmeans", f"{here}.mergers.ewmeans:EWMeans", "attention-weighted k-means centroids"),
         PartSpec(Kind.SPACE, "post", f"{here}.spaces.post:Post", "keys as cached, after RoPE"),
         PartSpec(Kind.SPACE, "pre", f"{here}.spaces.pre:Pre", "keys with RoPE undone"),
         PartSpec(Kind.METHOD, "uniform", f"{here}.recipes.uniform:Uniform", "tokens evenly spaced over the middle"),
         PartSpec(Kind.METHOD, "streaming", f"{here}.recipes.streaming:Streaming", "the contiguous tail of the middle"),
+        PartSpec(
+            Kind.METHOD,
+            "criticalkv",
+            f"{here}.recipes.criticalkv:CriticalKV",
+            "a scorer, corrected by the values' effect on the output",
+        ),
         PartSpec(Kind.SCORER, "kvzip", f"{here}.scorers.kvzip:KVzip", "largest attention while the prompt is repeated"),
         PartSpec(Kind.SCORER, "knorm", f"{here}.scorers.knorm:KNorm", "short keys first"),
         PartSpec(Kind.SCORER, "keydiff", f"{here}.scorers.keydiff:KeyDiff", "keys unlike the mean of all keys"),

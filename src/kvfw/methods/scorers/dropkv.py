@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from kvfw.core.ops.attention import odd_kernel, pool_middle
-from kvfw.core.ops.window_rows import window_rows
+from kvfw.core.ops.rows import window_rows
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Needs, Observation
 
