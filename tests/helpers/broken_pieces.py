@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers import sound_parts as sound
+from kvfw.core.state.observation import Observation
 from kvfw.core.state.rope import Rope, rotate
 from kvfw.core.state.state import KVState
 
@@ -16,36 +17,36 @@ from kvfw.core.state.state import KVState
 class Numbers(sound.Best):
     """Returns numbers in place of a mask."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
-        return super().select(scores, budget, eligible).to(torch.int64)
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
+        return super().select(scores, budget, eligible, obs).to(torch.int64)
 
 
 class Evened(sound.Best):
     """Gives every head the largest budget."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
-        return super().select(scores, budget.max().expand_as(budget), eligible)
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
+        return super().select(scores, budget.max().expand_as(budget), eligible, obs)
 
 
 class Tempted(sound.Best):
     """Looks at scores only."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
-        return super().select(scores, budget, torch.ones_like(eligible))
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
+        return super().select(scores, budget, torch.ones_like(eligible), obs)
 
 
 class LastFirst(sound.Best):
     """Ties go to the highest position."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
-        return super().select(scores.flip(-1), budget, eligible.flip(-1)).flip(-1)
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
+        return super().select(scores.flip(-1), budget, eligible.flip(-1), obs).flip(-1)
 
 
 class Masking(sound.Best):
     """Masks the scores it was given."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
-        return super().select(scores.masked_fill_(~eligible, -torch.inf), budget, eligible)
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
+        return super().select(scores.masked_fill_(~eligible, -torch.inf), budget, eligible, obs)
 
 
 class OneLess(sound.Segments):

@@ -79,14 +79,14 @@ class Envious(sound.Keep):
 
     def run(self, obs: Observation, score_of: ScoreOf, budget: Tensor, eligible: Tensor) -> Outcome:
         scores = obs.column_sums.get(0, obs.state.positions)
-        return Outcome(kept=self.selector.select(scores, budget, eligible))
+        return Outcome(kept=self.selector.select(scores, budget, eligible, obs))
 
 
 class Unnarrowing(sound.Keep):
     """Asks its scorer behind kvfw's back."""
 
     def run(self, obs: Observation, score_of: ScoreOf, budget: Tensor, eligible: Tensor) -> Outcome:
-        return Outcome(kept=self.selector.select(self.scorer.score(obs), budget, eligible))
+        return Outcome(kept=self.selector.select(self.scorer.score(obs), budget, eligible, obs))
 
 
 class Resetting(sound.Keep):

@@ -179,35 +179,35 @@ class Spy(Plain):
 class Greedy(Part):
     """Keeps all that is eligible."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return eligible
 
 
 class Trespassing(Part):
     """Keeps the first slots, whatever they are."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return torch.arange(eligible.shape[-1]) < budget[..., None]
 
 
 class Narrow(Part):
     """Returns a mask that is one slot short."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return eligible[..., 1:]
 
 
 class Indexing(Part):
     """Returns numbers in place of a mask."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return eligible.to(torch.int64)
 
 
 class RaisingSelector(Part):
     """Must never be called."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         raise AssertionError("the selector was called")
 
 

@@ -40,7 +40,7 @@ class Norm(Part):
 class Best(Part):
     """Keeps the highest scores."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return (rank(scores, eligible) < budget[..., None]) & eligible
 
 

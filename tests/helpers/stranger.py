@@ -85,7 +85,7 @@ class XScorer(Part):
 class XSelector(Part):
     """Keeps the first eligible tokens, whatever their scores."""
 
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return eligible & (eligible.cumsum(-1) <= budget[..., None])
 
 

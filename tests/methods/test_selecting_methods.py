@@ -64,6 +64,13 @@ def test_snapkv_keeps_per_kv_head() -> None:
     assert kept_positions(state, 0, 0) != kept_positions(state, 0, 1)
 
 
+def evenly(scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    """The selector looks at the scores alone, so slots without content will do."""
+    none = torch.zeros(*scores.shape, 1)
+    state = KVState(none, none, scores, torch.ones_like(scores), torch.zeros_like(scores))
+    return Evenly().select(scores, budget, eligible, Observation(state, ~eligible, 1.0, 0))
+
+
 def slow_even(M: int, K: int) -> list[int]:
     return [(M - 1) // 2] if K == 1 else [j * (M - 1) // (K - 1) for j in range(K)]
 
@@ -76,20 +83,20 @@ def test_even_ranks_for_all_small_sizes() -> None:
         slots = torch.arange(M) + (torch.arange(M) % 5 == 4).cumsum(0).clamp(max=8)
         eligible[:, :, slots] = True
         scores = torch.arange(most + 8, dtype=torch.float32).expand(M, 1, -1)
-        chosen = Evenly().select(scores, torch.arange(1, M + 1)[:, None], eligible)
+        chosen = evenly(scores, torch.arange(1, M + 1)[:, None], eligible)
         for K in range(1, M + 1):
             assert chosen[K - 1, 0].nonzero().flatten().tolist() == slots[slow_even(M, K)].tolist(), (M, K)
 
 
 def test_even_ranks_are_ranks_of_the_scores() -> None:
     scores = torch.tensor([[[5.0, 3.0, 4.0, 1.0, 2.0]]])
-    chosen = Evenly().select(scores, torch.tensor([[3]]), torch.ones(1, 1, 5, dtype=torch.bool))
+    chosen = evenly(scores, torch.tensor([[3]]), torch.ones(1, 1, 5, dtype=torch.bool))
     # Ascending 1 2 3 4 5: ranks 0, 2, 4 are the scores 1, 3, 5.
     assert chosen[0, 0].tolist() == [True, True, False, True, False]
 
 
 def test_none_are_chosen_where_none_are_asked_for() -> None:
-    chosen = Evenly().select(torch.zeros(1, 2, 4), torch.tensor([[0, 2]]), torch.tensor([[[False] * 4, [True] * 4]]))
+    chosen = evenly(torch.zeros(1, 2, 4), torch.tensor([[0, 2]]), torch.tensor([[[False] * 4, [True] * 4]]))
     assert chosen[0].sum(-1).tolist() == [0, 2]
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kvfw import Part, Selector
+from kvfw import Observation, Part, Selector
 
 
 class ForgetsWhoIsEligible(Part):
@@ -11,15 +11,17 @@ class ForgetsWhoIsEligible(Part):
 
 
 class ReturnsIndices(Part):
-    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> list[int]:
+    def select(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> list[int]:
         return [0]
 
 
 class Chooses(Part):
-    def choose(self, scores: Tensor, budget: Tensor, eligible: Tensor) -> Tensor:
+    def choose(self, scores: Tensor, budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor:
         return eligible
 
 
-forgets: Selector = ForgetsWhoIsEligible()  # E: Incompatible types # N: budget: Tensor, eligible: Tensor) -> Tensor
-indices: Selector = ReturnsIndices()  # E: Incompatible types # N: eligible: Tensor) -> list[int]
+forgets: Selector = (
+    ForgetsWhoIsEligible()
+)  # E: Incompatible types # N: budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor
+indices: Selector = ReturnsIndices()  # E: Incompatible types # N: eligible: Tensor, obs: Observation) -> list[int]
 chooses: Selector = Chooses()  # E: expression has type "Chooses", variable has type "Selector"

@@ -48,12 +48,12 @@ class Needless(Part):
 
 
 class Chooses(Part):
-    def select(self, scores: Any, budget: Any, eligible: Any) -> Any:
+    def select(self, scores: Any, budget: Any, eligible: Any, obs: Any) -> Any:
         raise KeyError("token")
 
 
 class ChoosesNothing(Part):
-    def select(self, scores: Any, budget: Any, eligible: Any) -> Any:
+    def select(self, scores: Any, budget: Any, eligible: Any, obs: Any) -> Any:
         return None
 
 

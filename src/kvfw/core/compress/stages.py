@@ -51,7 +51,7 @@ class Stage(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What must be observed for its scorer."""
+        """What must be observed for its parts."""
 
     def run(
         self, obs: Observation, score_of: ScoreOf, budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
@@ -94,8 +94,8 @@ class Select(StageForm):
 
     @property
     def needs(self) -> Needs:
-        """What the scorer needs."""
-        return needs_of(self.scorer)
+        """What the scorer and the selector need."""
+        return needs_of(self.scorer) | needs_of(self.selector, "selector")
 
     def run(
         self, obs: Observation, score_of: ScoreOf, budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
@@ -103,7 +103,7 @@ class Select(StageForm):
         """See :class:`Stage`."""
         scores, who = score_of(self.scorer), f"selector {type(self.selector).__name__}"
         with blamed(f"{who} in layer {obs.layer}"):
-            kept = self.selector.select(scores, budget, eligible)
+            kept = self.selector.select(scores, budget, eligible, obs.narrowed(needs_of(self.selector, "selector")))
         check_kept(kept, eligible, budget, who)
         return Outcome(kept=kept)
 

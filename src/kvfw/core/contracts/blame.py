@@ -8,6 +8,9 @@ from pathlib import Path
 from kvfw.core.state.observation import Needs
 from kvfw.errors import KvfwError, RunError
 
+#: Kinds of parts that may do without ``needs``.
+MAY_NEED = frozenset({"allocator", "selector"})
+
 
 @contextmanager
 def blamed(who: str) -> Iterator[None]:
@@ -28,12 +31,14 @@ def blamed(who: str) -> Iterator[None]:
 
 
 def needs_of(part: object, kind: str = "scorer") -> Needs:
-    """The part's needs, none if it declares none; a RunError if the property fails or is no :class:`Needs`."""
+    """The part's needs, none if its kind may do without and it declares none.
+
+    Raises:
+        RunError: the property fails, or is no :class:`Needs`.
+    """
     who = f"{kind} {type(part).__name__}"
     with blamed(f"`needs` of {who}"):
-        needs: object = getattr(part, "needs", None) if kind == "allocator" else part.needs  # type: ignore[attr-defined]
-    if needs is None and kind == "allocator":
-        return Needs()
+        needs: object = getattr(part, "needs", Needs()) if kind in MAY_NEED else part.needs  # type: ignore[attr-defined]
     if not isinstance(needs, Needs):
         raise RunError(f"`needs` of {who} is {type(needs).__name__} where Needs is expected")
     return needs

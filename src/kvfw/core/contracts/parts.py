@@ -28,12 +28,22 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Selector(Protocol):
-    """Turns scores and a budget into the tokens to keep exactly."""
+    """Turns scores and a budget into the tokens to keep exactly.
+
+    It may further have ``needs``: what must be observed for it, besides what the scorer needs; by default nothing.
+    """
 
     def select(
-        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
+        self,
+        scores: Float[Tensor, "B Hkv N"],
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+        obs: Observation,
     ) -> Bool[Tensor, "B Hkv N"]:
-        """A mask of exactly ``budget`` eligible slots per head; no head has fewer eligible slots than its budget."""
+        """A mask of exactly ``budget`` eligible slots per head; no head has fewer eligible slots than its budget.
+
+        ``obs`` shows the layer's slots, and of what was observed only what the selector declares in its needs.
+        """
 
 
 @runtime_checkable

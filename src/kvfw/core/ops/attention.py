@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from kvfw.core.ops.columns import column_sums
-from kvfw.core.state.observation import Observation
+from kvfw.core.ops.columns import attention_columns, column_sums
+from kvfw.core.state.observation import Columns, Observation
 
 
 def window_attention(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
@@ -19,6 +19,25 @@ def window_attention(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
     real = (positions >= 0).sum(dim=1)[:, None, None]
     sums = column_sums(queries, positions, obs.state, obs.scale, (0,), softcap=obs.softcap, sink_logits=obs.sink_logits)
     return sums[0] / real
+
+
+def window_peaks(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
+    """Largest attention that any observed last query, of any query head of the KV head, gives to every slot.
+
+    The attention of :func:`window_attention`, with maxima over the queries and the group in place of means.
+    """
+    queries, positions = obs.window()
+    largest = Columns(over="max", heads="each")
+    options = {"softcap": obs.softcap, "sink_logits": obs.sink_logits}
+    found = attention_columns(queries, positions, obs.state, obs.scale, (largest,), **options)[largest]
+    return found.unflatten(1, (obs.state.keys.shape[1], -1)).amax(2)
+
+
+def odd_kernel(kernel: int) -> int:
+    """Validates the pooling width of an option; a ValueError if it is even."""
+    if kernel % 2 == 0:
+        raise ValueError(f"the pooling kernel must be odd; use {kernel - 1} or {kernel + 1}")
+    return kernel
 
 
 def pool_middle(scores: Float[Tensor, "B Hkv N"], obs: Observation, kernel: int, pool: str) -> Float[Tensor, "B Hkv N"]:

@@ -58,6 +58,15 @@ def unrotate(
     return _turn(keys.float(), -positions, rope, 1.0 / rope.scaling)
 
 
+def rotate_mean(
+    x: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B n"], rope: Rope
+) -> Float32[Tensor, "B H N D"]:
+    """The mean of ``a R(p) x`` over positions p of each row, in float32: every pair by the mean cosine and sine."""
+    angles = positions[..., None] * rope.inv_freq.to(x.device)
+    cos, sin = (part.mean(1)[:, None, None] * rope.scaling for part in (angles.cos(), angles.sin()))
+    return _turn_pairs(x.float(), cos, sin, rope)
+
+
 def _turn(
     x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B heads N"], rope: Rope, scale: float
 ) -> Float32[Tensor, "B H N D"]:
@@ -65,6 +74,10 @@ def _turn(
     cos, sin = angles.cos(), angles.sin()
     if scale != 1:
         cos, sin = cos * scale, sin * scale
+    return _turn_pairs(x, cos, sin, rope)
+
+
+def _turn_pairs(x: Float32[Tensor, "B H N D"], cos: Tensor, sin: Tensor, rope: Rope) -> Float32[Tensor, "B H N D"]:
     turned, rest = x[..., : rope.rotary_dim], x[..., rope.rotary_dim :]
     halves = rope.layout == "half"
     first, second = turned.chunk(2, dim=-1) if halves else (turned[..., 0::2], turned[..., 1::2])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kvfw.core.ops.topk import rank
 from kvfw.core.parts.part import Part
+from kvfw.core.state.observation import Observation
 
 
 class Evenly(Part):
@@ -19,7 +20,11 @@ class Evenly(Part):
     """
 
     def select(
-        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
+        self,
+        scores: Float[Tensor, "B Hkv N"],
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+        obs: Observation,
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
         ascending = rank(-scores, eligible)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from kvfw.core.ops.topk import highest
 from kvfw.core.parts.part import Part
+from kvfw.core.state.observation import Observation
 
 
 class TopK(Part):
@@ -17,7 +18,11 @@ class TopK(Part):
     """
 
     def select(
-        self, scores: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"], eligible: Bool[Tensor, "B Hkv N"]
+        self,
+        scores: Float[Tensor, "B Hkv N"],
+        budget: Int64[Tensor, "B Hkv"],
+        eligible: Bool[Tensor, "B Hkv N"],
+        obs: Observation,
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
         return highest(scores, budget, eligible)

@@ -41,8 +41,8 @@ def contract(subject: Subject) -> Verdicts:
         yield Failed(f"a {subject.spec.kind} has {said}", f"{type(subject.part).__name__} lacks some of them")
     if isinstance(subject.part, StageForm) != (subject.spec.kind is Kind.STAGE):
         yield Failed("kvfw's base class for stage forms on stages, and on stages only", type(subject.part).__name__)
-    if subject.spec.kind is Kind.SCORER:
-        needs_of(subject.part)
+    if subject.spec.kind in (Kind.SCORER, Kind.SELECTOR):
+        needs_of(subject.part, subject.spec.kind)
 
 
 @holds("frozen", "parts are immutable, and hash by their options", PARTS)

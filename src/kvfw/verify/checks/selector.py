@@ -1,14 +1,19 @@
 """Checks a selector by calling it directly."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from kvfw.core.contracts.blame import needs_of
 from kvfw.core.contracts.parts import Selector
 from kvfw.core.parts.spec import Kind
+from kvfw.core.state.observation import Observation
 from kvfw.verify.checks.untouched import untouched
 from kvfw.verify.findings.property import holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Verdicts
+from kvfw.verify.instruments.observed import observe, random_row, tensors_of
 
 SELECTORS = frozenset({Kind.SELECTOR})
 SHAPE = (2, 2, 30)
@@ -26,9 +31,18 @@ def _distinct() -> Tensor:
     return torch.randn(SHAPE, generator=torch.Generator().manual_seed(6))
 
 
-def _select(subject: Subject, scores: Tensor, budget: Tensor) -> Tensor:
+def _observed(subject: Subject, *, alike: bool = False) -> Observation:
+    """Random slots with what the selector needs; ``alike``: all with the same key and value."""
+    obs = observe([random_row(SHAPE[-1], seed) for seed in (7, 8)], needs_of(subject.part, "selector"))
+    if not alike:
+        return obs
+    first = [part[:, :, :1].expand_as(part) for part in (obs.state.keys, obs.state.values)]
+    return replace(obs, state=replace(obs.state, keys=first[0], values=first[1]))
+
+
+def _select(subject: Subject, scores: Tensor, budget: Tensor, *, alike: bool = False) -> Tensor:
     selector: Selector = subject.part
-    return selector.select(scores, budget, _eligible())
+    return selector.select(scores, budget, _eligible(), _observed(subject, alike=alike))
 
 
 @holds("select-mask", "a selection is a bool mask of the scores' shape", SELECTORS)
@@ -60,25 +74,27 @@ def eligible_only(subject: Subject) -> Verdicts:
 def ties(subject: Subject) -> Verdicts:
     """Equal scores must act like scores that fall slightly from slot to slot.
 
-    For a selector that does not keep the highest score, scores that rise slightly will do as well.
+    For a selector that does not keep the highest score, scores that rise slightly will do as well. The slots' keys and
+    values are all alike, so that a selector that looks at them as well has no other preference.
     """
     one = torch.ones(2, 2, dtype=torch.int64)
     best = _distinct().masked_fill(~_eligible(), -torch.inf).argmax(-1, keepdim=True)
-    highest_first = bool(_select(subject, _distinct(), one).gather(-1, best).all())
+    highest_first = bool(_select(subject, _distinct(), one, alike=True).gather(-1, best).all())
     slope = torch.arange(SHAPE[-1]) / 1000
     levels = (_distinct() * 2).round()  # half a dozen values, so that most slots share theirs
     for what, tied in (("all scores equal", torch.zeros(SHAPE)), ("few different scores", levels)):
         for slots in BUDGETS:
             budget = torch.tensor(slots)
-            kept = _select(subject, tied, budget)
-            lower = torch.equal(kept, _select(subject, tied - slope, budget))
-            upper = torch.equal(kept, _select(subject, tied + slope, budget))
+            kept = _select(subject, tied, budget, alike=True)
+            lower = torch.equal(kept, _select(subject, tied - slope, budget, alike=True))
+            upper = torch.equal(kept, _select(subject, tied + slope, budget, alike=True))
             if not lower and (highest_first or not upper):
                 yield Failed("ties to the lowest position", f"other slots kept ({what}, budget {slots})")
 
 
-@holds("select-pure", "scores, budget and mask are not modified", SELECTORS)
+@holds("select-pure", "scores, budget, mask and observation are not modified", SELECTORS)
 def inputs_kept(subject: Subject) -> Verdicts:
     scores, budget, eligible = _distinct(), torch.tensor(BUDGETS[0]), _eligible()
-    given = {"scores": scores, "budget": budget, "eligible": eligible}
-    return untouched(lambda: subject.part.select(scores, budget, eligible), given)
+    obs = _observed(subject)
+    given = {"scores": scores, "budget": budget, "eligible": eligible} | tensors_of(obs)
+    return untouched(lambda: subject.part.select(scores, budget, eligible, obs), given)
