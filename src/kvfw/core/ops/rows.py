@@ -1,0 +1,52 @@
+"""Attention rows of the last queries, KV head by KV head, for what a sum over queries does not tell."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Float32, Float64
+from torch import Tensor
+
+from kvfw.core.state.observation import Observation
+
+
+@torch.no_grad()
+def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
+    """The attention of every observed last query to every slot, for the query heads of one KV head after another.
+
+    ``softmax(cap(scale * Q[-w:] K^T) + bias)`` over all slots a query may see (slot position <= query position), in
+    float32, with the model's own cap and sinks. Padding, empty slots and queries that see nothing have rows of 0. One
+    KV head at a time is in memory. Raises a RunError if the last queries were not declared.
+    """
+    queries, positions = obs.window()
+    state = obs.state
+    kv_heads = state.keys.shape[1]
+    grouped = queries.float().unflatten(1, (kv_heads, -1)) * obs.scale
+    sinks = None if obs.sink_logits is None else obs.sink_logits.float().view(kv_heads, -1)
+    for head in range(kv_heads):
+        valid = state.valid[:, head]
+        # Keys of empty slots may be NaN, which a bias of minus infinity does not hide.
+        keys = state.keys[:, head].float().masked_fill(~valid[..., None], 0.0)
+        logits = grouped[:, head] @ keys[:, None].transpose(-1, -2)
+        if obs.softcap is not None:
+            logits = obs.softcap * (logits / obs.softcap).tanh()
+        visible = (state.positions[:, head, None] <= positions[..., None]) & valid[:, None]
+        logits = (logits + state.bias[:, head, None, None]).masked_fill(~visible[:, None], -torch.inf)
+        if sinks is not None:
+            own = sinks[head][:, None, None].expand(*logits.shape[:-1], 1)
+            logits = torch.cat((logits, own.to(logits)), -1)
+        weights = torch.softmax(logits, -1)[..., : state.width]
+        yield weights.masked_fill(~visible[:, None], 0.0)
+
+
+def row_entropies(rows: Float32[Tensor, "B g w N"]) -> Float64[Tensor, "B g w"]:
+    """``-sum_j a_j ln a_j`` of every row, with 0 ln 0 = 0; rows need not sum to 1."""
+    return -torch.special.xlogy(rows, rows).sum(-1, dtype=torch.float64)
+
+
+def column_variances(rows: Float32[Tensor, "B g w N"], counted: Bool[Tensor, "B w"]) -> Float64[Tensor, "B g N"]:
+    """The unbiased variance, over the counted queries, of the attention each slot received; 0 for fewer than two."""
+    inside = counted[:, None, :, None].to(torch.float64)
+    count = inside.sum(2, keepdim=True)
+    wide = rows.to(torch.float64)
+    away = (wide - (wide * inside).sum(2, keepdim=True) / count.clamp(min=1)) * inside
+    return away.square().sum(2) / (count[:, :, 0] - 1).clamp(min=1)
