@@ -19,8 +19,8 @@ def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
     """
     queries, positions = obs.window()
     state = obs.state
-    kv_heads = state.keys.shape[1]
-    grouped = queries.float().unflatten(1, (kv_heads, -1)) * obs.scale
+    kv_heads, (batch, _, window, dim) = state.keys.shape[1], queries.shape
+    grouped = queries.float().view(batch, kv_heads, -1, window, dim) * obs.scale
     sinks = None if obs.sink_logits is None else obs.sink_logits.float().view(kv_heads, -1)
     for head in range(kv_heads):
         valid = state.valid[:, head]
@@ -40,7 +40,8 @@ def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
 
 def row_entropies(rows: Float32[Tensor, "B g w N"]) -> Float64[Tensor, "B g w"]:
     """``-sum_j a_j ln a_j`` of every row, with 0 ln 0 = 0; rows need not sum to 1."""
-    return -torch.special.xlogy(rows, rows).sum(-1, dtype=torch.float64)
+    entropies: Tensor = -torch.special.xlogy(rows, rows).sum(-1, dtype=torch.float64)
+    return entropies
 
 
 def column_variances(rows: Float32[Tensor, "B g w N"], counted: Bool[Tensor, "B w"]) -> Float64[Tensor, "B g N"]:

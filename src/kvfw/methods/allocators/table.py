@@ -22,6 +22,8 @@ Entry = float | Literal["full", "streaming"]
 Heads = list[list[Entry]]
 
 WORDS = ("full", "streaming")
+#: Weights above this could overflow when they are added up.
+LARGEST = 1e300
 
 
 class Table(Part):
@@ -42,15 +44,15 @@ class Table(Part):
     kept fractions of the middle; between two of them weights, each fraction's summing to 1, are interpolated linearly,
     and beyond the first and last they stay the same.
 
-    Paper: Fu et al. 2024, HeadKV (Not All Heads Matter: A Head-Level KV Cache Compression Method with Integrated
-    Retrieval and Reasoning), arXiv 2410.19258: heads' importance as weights, ``floor = 1 - 1 / beta``; Tang et al. 2026,
-    LU-KV (Predicting Future Utility: Global Combinatorial Optimization for Task-Agnostic KV Cache Eviction), arXiv
-    2602.08585: a curve; Xiao et al. 2024, DuoAttention: Efficient Long-Context LLM Inference with Retrieval and
-    Streaming Heads, arXiv 2410.10819: ``full`` and ``streaming``.
+    Paper: HeadKV (importance of heads as weights, ``floor = 1 - 1 / beta``): Fu et al. 2024, Not All Heads Matter: A
+    Head-Level KV Cache Compression Method with Integrated Retrieval and Reasoning, arXiv 2410.19258. LU-KV (a curve):
+    Tang et al. 2026, Predicting Future Utility: Global Combinatorial Optimization for Task-Agnostic KV Cache Eviction,
+    arXiv 2602.08585. ``full`` and ``streaming``: Xiao et al. 2024, DuoAttention: Efficient Long-Context LLM Inference
+    with Retrieval and Streaming Heads, arXiv 2410.10819.
 
     Deviations: totals are exact over the whole model, where HeadKV rounds head by head and LU-KV rounds within a layer.
-    DuoAttention's retrieval heads keep everything; here they do as far as the total allows, so ask for a total that fits
-    them. HeadKV scores query heads; a table has one entry per KV head.
+    DuoAttention's retrieval heads keep everything; here they do as far as the total allows. HeadKV scores query heads; a
+    table has one entry per KV head.
     """
 
     scope: ClassVar[Scope] = "shape"
@@ -130,7 +132,7 @@ def read_table(file: str) -> list[tuple[float, Heads]]:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"the table {file} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the table {file} is no JSON text: {error}") from error
     if not isinstance(found, dict) or len(found) != 1 or not found.keys() <= {"layers", "curve"}:
         raise ValueError(f'the table {file} must be {{"layers": [...]}} or {{"curve": {{"0.1": [...], ...}}}}')
@@ -143,9 +145,7 @@ def read_table(file: str) -> list[tuple[float, Heads]]:
     points.sort(key=lambda point: point[0])
     shapes = [[len(layer) for layer in table] for _, table in points]
     if any(shape != shapes[0] for shape in shapes) or len({kept for kept, _ in points}) < len(points):
-        raise ValueError(
-            f"the tables of the curve of {file} must have the same layers and heads, each its own fraction"
-        )
+        raise ValueError(f"the tables of the curve of {file} must have the same layers and heads, and a fraction each")
     return points
 
 
@@ -167,10 +167,14 @@ def _checked(table: object, where: str, words: bool = False) -> Heads:
         if not isinstance(layer, list) or not layer:
             raise ValueError(f"{where}: layer {index} must be a list with one entry per KV head")
         for head, entry in enumerate(layer):
-            number = isinstance(entry, int | float) and not isinstance(entry, bool) and 0 <= entry < float("inf")
+            number = isinstance(entry, int | float) and not isinstance(entry, bool) and 0 <= entry <= LARGEST
             if not number and not (words and entry in WORDS):
                 raise ValueError(
                     f"{where}: layer {index}, head {head} is {json.dumps(entry)}; use a number of 0 or more"
                     + (f", {json.dumps(WORDS[0])} or {json.dumps(WORDS[1])}" if words else "")
                 )
-    return [[entry if isinstance(entry, str) else float(entry) for entry in layer] for layer in table]
+    return [[_entry(entry) for entry in layer] for layer in table]
+
+
+def _entry(entry: Entry) -> Entry:
+    return entry if isinstance(entry, str) else float(entry)

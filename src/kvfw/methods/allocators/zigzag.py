@@ -19,8 +19,8 @@ class ZigZag(Part):
     """More slots for layers that need more tokens to hold most of their attention.
 
     ``LMBA_l`` is the least number of tokens that hold the fraction ``mass`` of a query head's attention from the last
-    ``window`` queries, averaged over query heads. With b the mean slots per head, every head gets ``minimum b``, and the
-    rest is divided in proportion to LMBA: ``b_l = minimum b + (1 - minimum) b L LMBA_l / sum LMBA`` for L layers.
+    ``window`` queries, averaged over query heads. With b the mean slots per head, every head gets ``minimum b``, and
+    the rest is divided in proportion to LMBA: ``b_l = minimum b + (1 - minimum) b L LMBA_l / sum LMBA`` for L layers.
 
     Paper: Zhong et al. 2024, ZigZagKV: Dynamic KV Cache Compression for Long-context Modeling based on Layer
     Uncertainty, arXiv 2412.09036.
