@@ -20,7 +20,7 @@ def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
     queries, positions = obs.window()
     state = obs.state
     kv_heads, (batch, _, window, dim) = state.keys.shape[1], queries.shape
-    grouped = queries.float().view(batch, kv_heads, -1, window, dim) * obs.scale
+    grouped = queries.float().reshape(batch, kv_heads, -1, window, dim) * obs.scale
     sinks = None if obs.sink_logits is None else obs.sink_logits.float().view(kv_heads, -1)
     for head in range(kv_heads):
         valid = state.valid[:, head]

@@ -51,8 +51,8 @@ class Table(Part):
     with Retrieval and Streaming Heads, arXiv 2410.10819.
 
     Deviations: totals are exact over the whole model, where HeadKV rounds head by head and LU-KV rounds within a layer.
-    DuoAttention's retrieval heads keep everything; here they do as far as the total allows. HeadKV scores query heads; a
-    table has one entry per KV head.
+    DuoAttention's retrieval heads keep everything; here they do as far as the total allows. HeadKV scores query heads;
+    a table has one entry per KV head.
     """
 
     scope: ClassVar[Scope] = "shape"
