@@ -25,7 +25,7 @@ def slow_by_weight(
     weights: Sequence[Fraction], total: int, most: Sequence[int], least: Sequence[Fraction] | None = None
 ) -> list[int]:
     """The same sum for all, then shares of what is left; whoever is full takes no further part."""
-    amounts = [min(Fraction(m), l) for m, l in zip(most, least or [Fraction(0)] * len(most), strict=True)]
+    amounts = [min(Fraction(m), given) for m, given in zip(most, least or [Fraction(0)] * len(most), strict=True)]
     while (left := total - sum(amounts)) > 0:
         open_ = [i for i in range(len(most)) if amounts[i] < most[i]]
         chosen = [i for i in open_ if weights[i] > 0] or open_

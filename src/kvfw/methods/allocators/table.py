@@ -176,5 +176,5 @@ def _checked(table: object, where: str, words: bool = False) -> Heads:
     return [[_entry(entry) for entry in layer] for layer in table]
 
 
-def _entry(entry: Entry) -> Entry:
+def _entry(entry: Any) -> Entry:
     return entry if isinstance(entry, str) else float(entry)
