@@ -30,7 +30,8 @@ from kvfw.bench.whole_evaluation import Whole
 from kvfw.cli import main
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
-from kvfw.core.compress.compressor import Compressor, checked_scores, compressor
+from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.compress.scores import checked_scores
 from kvfw.core.ops.columns import column_sums
 from kvfw.core.registry.registry import default_registry
 from kvfw.core.state.observation import Needs

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from kvfw.core.state.observation import Observation, protect
+from kvfw.core.state.observation import PROMPT, Columns, Needs, Observation, References, protect
 from kvfw.core.state.rope import Rope
-from kvfw.core.state.state import KVState, exact_state
-from kvfw.verify.instruments.observed import ROPE, SCALE, PromptRow, padded, random_row, received
+from kvfw.core.state.state import KVState
+from kvfw.verify.instruments.observed import ROPE, SCALE, PromptRow, random_row, received
+from kvfw.verify.instruments.observed import observe as observed
 
 #: The rows are the conformance suite's own.
 __all__ = [
@@ -27,6 +29,29 @@ __all__ = [
 ]
 
 
+REDUCTIONS: tuple[dict[str, Any], ...] = (
+    {"over": "sum"},
+    {"over": "sum", "heads": "each"},
+    {"over": "square", "heads": "each"},
+    {"over": "max", "heads": "each"},
+)
+#: All that any part of kvfw may ask for.
+EVERYTHING = Needs(
+    lexical=True,
+    projection=True,
+    columns=frozenset(
+        Columns(**how, per_norm=per_norm, source=source)
+        for how in REDUCTIONS
+        for per_norm in (False, True)
+        for source in (PROMPT, "repeat")
+    ),
+    references=frozenset(References(1024, source) for source in (PROMPT, "repeat")),
+    moments=frozenset({0, 4}),
+    ids=True,
+    token_types=True,
+)
+
+
 def observe(
     rows: Sequence[PromptRow],
     *,
@@ -40,23 +65,8 @@ def observe(
 
     The padding holds large numbers: whoever looks at it is found out.
     """
-    width = max(row.length for row in rows)
-
-    real = torch.stack([torch.arange(width) >= width - row.length for row in rows])
-    positions = (real.cumsum(-1) - 1).to(torch.float32)
-    state = exact_state(padded([r.keys for r in rows], width), padded([r.values for r in rows], width), positions, real)
-    w = min(window, width)
-    return Observation(
-        state=state,
-        protected=protect(state.valid, sinks, recent),
-        scale=SCALE,
-        layer=0,
-        rope=rope,
-        queries=padded([row.queries for row in rows], width)[:, :, width - w :].contiguous(),
-        query_positions=positions[:, width - w :].contiguous(),
-        column_sums={local: padded([received(row, local) for row in rows], width) for local in locals_},
-        lexical=padded([row.rare[None] for row in rows], width)[:, 0],
-    )
+    found = observed(rows, replace(EVERYTHING, queries=window, column_sums=frozenset(locals_)), rope=rope)
+    return replace(found, protected=protect(found.state.valid, sinks, recent))
 
 
 def reordered(obs: Observation, order: Sequence[int]) -> Observation:
@@ -73,6 +83,11 @@ def reordered(obs: Observation, order: Sequence[int]) -> Observation:
         query_positions=obs.query_positions[index],
         column_sums={local: sums[index] for local, sums in obs.column_sums.items()},
         lexical=obs.lexical[index],
+        columns={each: part[index] for each, part in obs.columns.items()},
+        references={each: (queries[index], at[index]) for each, (queries, at) in obs.references.items()},
+        moments={n: part.map_rows(lambda x: x[index]) for n, part in obs.moments.items()},
+        ids=None if obs.ids is None else obs.ids[index],
+        types=None if obs.types is None else obs.types[index],
     )
 
 

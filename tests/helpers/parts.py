@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
-from kvfw.core.compose.composition import Composition, StageShare, Term, parse
+from kvfw.core.compose.composition import Composition, Policy, StageShare, Term, parse
 from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.part import Method, Part, PartOption, StageForm
 from kvfw.core.parts.spec import Kind, PartSpec
@@ -286,7 +286,7 @@ def by_hand(*stages: object) -> Composition:
     """A composition of stages that have no names, in equal shares."""
     share, whole = Fraction(1, len(stages)), Fraction(1)
     made = [StageShare(cast(StageForm, stage), whole) for stage in stages]
-    return Composition(tuple(Term(f"by_hand_{i}", share, (each,)) for i, each in enumerate(made)))
+    return Composition((Policy((), tuple(Term(f"by_hand_{i}", share, (each,)) for i, each in enumerate(made))),))
 
 
 def strange_registry() -> Registry:

@@ -7,7 +7,7 @@ import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import Compressor, compressor
-from kvfw.core.contracts.parts import LayerView
+from kvfw.core.contracts.parts import Allocator, LayerView
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.cache import CompressedCache
@@ -235,6 +235,11 @@ def bound(
     """A compressor with few protected tokens, so that short prompts have a middle."""
     asked = amount(keep=keep) if keep is not None else amount(ratio=ratio)
     return compressor(parse(composition), asked, sinks=sinks, recent=recent)
+
+
+def allocated(by: Compressor, allocator: Allocator | None) -> Compressor:
+    """The compressor with an allocator made by hand, if there is one."""
+    return by if allocator is None else replace(by, composition=by.composition.allocated_by(allocator))
 
 
 def snapshot(model: PreTrainedModel, ids: Tensor, by: Compressor) -> Prefill:

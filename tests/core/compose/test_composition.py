@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from helpers.parts import Lists, Several, stage_of, strange_registry
 from kvfw.core.compose.build import build_part, part_class
 from kvfw.core.compose.composition import StageShare, parse
-from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_stages
+from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_policies
 from kvfw.core.compress.stages import Merge, Select
 from kvfw.core.parts.part import default_text, part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
@@ -250,7 +250,7 @@ def build_text(node: PartNode, order: random.Random) -> str:
 
 def test_the_syntax_tree_remembers_places() -> None:
     text = "snapkv(window=64, pool = max):0.8 + merge(merger=ewmeans(iters=2)):1/5"
-    first, second = parse_stages(text)
+    first, second = parse_policies(text)[0].stages
     inner = PartNode(
         "ewmeans",
         (OptionNode("iters", PartNode("2", (), text.index("2)")), text.index("iters")),),

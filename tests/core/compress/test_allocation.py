@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvfw.core.compress.allocation import EvenSplit, allocated
-from kvfw.core.contracts.parts import LayerView
+from kvfw.core.contracts.parts import Allocator, LayerView
 from kvfw.errors import RunError
 
 EACH, MIDDLE = torch.tensor([5, 3]), torch.tensor([20, 12])
@@ -26,13 +26,19 @@ class Odd:
         return self.answer(total, layers)
 
 
+def divided(allocator: Allocator) -> list[Tensor]:
+    """The budgets of two layers, checked."""
+    views = [LayerView(index, heads, MIDDLE.clone()) for index, heads in HEADS.items()]
+    return allocated(allocator, EACH * sum(HEADS.values()), views)
+
+
 def even(total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
     return EvenSplit().allocate(total, layers)
 
 
-def test_budgets_come_back_by_the_layers_of_the_model() -> None:
-    budgets = allocated(EvenSplit(), EACH, MIDDLE, HEADS)
-    assert {index: budget.tolist() for index, budget in budgets.items()} == {key: [[5, 5], [3, 3]] for key in (0, 5)}
+def test_budgets_come_back_layer_by_layer() -> None:
+    budgets = divided(EvenSplit())
+    assert [budget.tolist() for budget in budgets] == [[[5, 5], [3, 3]]] * len(HEADS)
 
 
 def test_an_allocator_sees_indices_heads_and_middles_and_cannot_change_them() -> None:
@@ -46,7 +52,7 @@ def test_an_allocator_sees_indices_heads_and_middles_and_cannot_change_them() ->
         return even(total, layers)
 
     with pytest.raises(RunError, match=r"allocator Odd gave \[40, 24\] slots .* totals are \[20, 12\]"):
-        allocated(Odd(greedy), EACH, MIDDLE, HEADS)
+        divided(Odd(greedy))
 
 
 def uneven(first: int, second: int) -> Callable[[Tensor, Sequence[LayerView]], Any]:
@@ -79,4 +85,4 @@ def uneven(first: int, second: int) -> Callable[[Tensor, Sequence[LayerView]], A
 )
 def test_a_broken_allocator_is_named_with_the_value_and_the_rule(answer: Any, says: str) -> None:
     with pytest.raises(RunError, match=rf"^allocator Odd .*{says}"):
-        allocated(Odd(answer), EACH, MIDDLE, HEADS)
+        divided(Odd(answer))

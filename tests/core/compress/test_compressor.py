@@ -25,8 +25,9 @@ from kvfw.core.compose.budget import Amount, amount, divide
 from kvfw.core.compose.build import build_part, part_class
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.allocation import EvenSplit
-from kvfw.core.compress.compressor import Compressor, Scores, compressor
+from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.compress.merging import match_untouched
+from kvfw.core.compress.scores import Scores
 from kvfw.core.compress.stages import Merge, Select, Stage
 from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
 from kvfw.core.parts.part import part_option
@@ -234,7 +235,7 @@ def test_the_result_does_not_depend_on_what_neighbours_asked_for(text: str) -> N
     # The default window of 84 is narrowed, too: the prompt is longer than that.
     rows = [random_row(92, 7)]
     made, budget = bound(text), torch.tensor([[5, 9]])
-    asked = made.needs.queries
+    asked = made.needs.last(90)
     own = observe(rows, sinks=SINKS, recent=RECENT, window=max(asked, 1))
     own = own.narrowed(made.needs)
     shared = observe(rows, sinks=SINKS, recent=RECENT, window=90)

@@ -12,7 +12,8 @@ from helpers.observations import observe, random_row, slots_of
 from helpers.parts import Plain, Spy, by_hand
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
-from kvfw.core.compress.compressor import Compressor, Scores, compressor
+from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.compress.scores import Scores
 from kvfw.core.compress.stages import Outcome, ScoreOf, Stage
 from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.part import PartOption, StageForm

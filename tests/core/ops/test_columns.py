@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from helpers.observations import SCALE, random_row
-from kvfw.core.ops import column_sums as module
+from kvfw.core.ops import columns as module
 from kvfw.core.ops.columns import column_sums
 from kvfw.core.state.state import KVState, exact_state
 

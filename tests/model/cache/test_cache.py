@@ -12,6 +12,7 @@ from torch import Tensor
 
 from helpers.tiny_models import (
     Ragged,
+    allocated,
     at_once,
     bound,
     close,
@@ -37,7 +38,7 @@ LOG = "merge(merger=ewmeans(iters=2),space=pre,weight=snapkv,bias=log)"
 
 def cache_of(composition: str, allocator: Allocator | None = None, name: str = "llama") -> CompressedCache:
     by = bound(composition)
-    return snapshot(tiny(name), prompt(LENGTH), by).compressed(by, allocator)
+    return snapshot(tiny(name), prompt(LENGTH), by).compressed(allocated(by, allocator))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import kvfw
-from helpers.tiny_models import build, close, forward, generate, prompt, same_bits, tiny
+from helpers.tiny_models import build, close, forward, generate, prompt, same_bits, stored, tiny
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.session.attach import attach
@@ -67,6 +67,36 @@ def test_copies_are_taken_up_after_the_block(how: str, tmp_path: Path) -> None:
             with attach(model, cache=ready):
                 said = generate(model, torch.cat((prompt(LENGTH), question), dim=1), NEW, cache=ready)
             assert torch.equal(said, expected)
+
+
+def test_a_copy_takes_no_memory_of_its_own() -> None:
+    model = tiny("gemma3")
+    with attach(model, "snapkv", ratio=4, **PROTECTED) as cache, torch.inference_mode():
+        forward(model, prompt(LENGTH), cache)
+    copied = cache.copy()
+    for i in range(4):
+        assert all(ours is theirs for ours, theirs in zip(stored(cache, i), stored(copied, i), strict=True))
+    assert all(ours is not theirs for ours, theirs in zip(cache.layers, copied.layers, strict=True))
+
+
+def test_seconds_spent_on_a_copy_are_not_the_original_s() -> None:
+    model = tiny("llama")
+    with attach(model, "snapkv", ratio=4, recompress=True, **PROTECTED) as cache, torch.inference_mode():
+        forward(model, prompt(LENGTH), cache)
+        before, copied = list(cache.compress_s), cache.copy()
+        forward(model, prompt(NEW, seed=2), copied)
+    assert cache.compress_s == before
+    assert all(after > first for after, first in zip(copied.compress_s, before, strict=True))
+
+
+def test_a_reset_forgets_an_announced_end() -> None:
+    model = tiny("llama")
+    with attach(model, "snapkv", ratio=4, **PROTECTED) as cache, torch.inference_mode():
+        cache.expect(LENGTH)
+        forward(model, prompt(LENGTH), cache)
+        cache.reset()
+        forward(model, prompt(LENGTH - 10), cache)
+    assert all(layer.compressed for layer in cache.compressed_layers())
 
 
 def test_a_copy_survives_its_original_s_reset() -> None:

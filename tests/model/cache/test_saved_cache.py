@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 import kvfw
 from helpers.tiny_models import Ragged, build, forward, generate, prompt, same_bits, stored, text_ids, tiny
+from kvfw.core.compress.allocation import EvenSplit
 from kvfw.errors import BudgetError, KvfwError, OptionError, RunError, SpecError, StoreError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.saved import checksum
@@ -299,6 +300,7 @@ def test_what_cannot_be_taken_up_is_refused(saved: Path) -> None:
         ({}, SpecError, "no composition"),
         ({"cache": cache, "ratio": 4}, BudgetError, "leave out ratio="),
         ({"cache": cache, "compress_every": 4}, BudgetError, "leave out compress_every="),
+        ({"cache": cache, "allocator": EvenSplit()}, BudgetError, "leave out allocator="),
         ({"cache": cache, "composition": "h2o", "slots": 99, "compress_every": 4}, UnsupportedError, "from the prompt"),
     ]
     for options, error, words in wrong:

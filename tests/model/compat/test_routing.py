@@ -123,6 +123,42 @@ def test_threads_on_one_model_write_what_each_writes_alone(name: str) -> None:
     assert is_whole(model)
 
 
+@pytest.mark.usefixtures("many_switches")
+@pytest.mark.parametrize("ready", [True, False], ids=["of_a_prompt", "of_the_empty_cache"])
+def test_threads_on_copies_of_one_block_write_what_each_writes_alone(ready: bool) -> None:
+    model, found = tiny("llama"), list[object]()
+    # Prompts and turns of several lengths, so that each copy has padding and budgets of its own.
+    inputs = [torch.cat((prompt(60), prompt(length, seed=length)), dim=1) for length in (3, 20, 50, 90)]
+    masks = [torch.ones_like(ids) for ids in inputs]
+    for mask, padded in zip(masks, (0, 8, 16, 24), strict=True):
+        mask[:, : 0 if ready else padded] = 0
+    options: dict[str, Any] = {"ratio": 4, "recompress": True, "compress_every": 3, **PROTECTED}
+    with attach(model, "snapkv", **options) as cache:
+        if ready:
+            generate(model, prompt(60), 1, cache=cache)
+
+        def answer(which: int) -> list[int]:
+            tokens = generate(model, inputs[which], 8, cache=cache.copy(), attention_mask=masks[which])
+            return list(tokens[0].tolist())
+
+        alone = [answer(which) for which in range(4)]
+
+        def answer_again(which: int) -> None:
+            for _ in range(3):
+                try:
+                    found.append(answer(which) == alone[which])
+                except Exception as error:
+                    found.append(error)
+
+        threads = [threading.Thread(target=answer_again, args=(which,)) for which in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [True] * 12
+    assert is_whole(model)
+
+
 def test_padding_of_one_block_is_not_that_of_another() -> None:
     model = tiny("llama")
     mask = torch.ones(1, 60, dtype=torch.long)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.adapters import add_lora
 from helpers.tiny_models import bound, build, close, forward, parts, prompt, same_bits, session, snapshot, stored, tiny
-from kvfw.core.compress.compressor import checked_scores
+from kvfw.core.compress.scores import checked_scores
 from kvfw.core.state.observation import Needs
 from kvfw.errors import BudgetError
 from kvfw.model.compat.versions import cache_name
@@ -50,6 +51,24 @@ def test_caches_made_of_a_snapshot_never_change_it() -> None:
         assert all(torch.equal(value, before[i][key]) for key, value in parts(obs.state).items())
     assert taken.cache.layers[0].keys is sliding
     assert taken.cache.get_seq_length() == LENGTH
+
+
+def test_a_reset_cache_leaves_its_snapshot_alone() -> None:
+    by = bound("snapkv(window=8)")
+    taken = snapshot(tiny("gemma3"), prompt(LENGTH), by)
+    before = [x.clone() for x in stored(taken.cache, 0)]
+    taken.compressed(by).reset()
+    assert all(torch.equal(*pair) for pair in zip(stored(taken.cache, 0), before, strict=True))
+    assert taken.cache.get_seq_length() == LENGTH
+
+
+def test_caches_of_a_snapshot_know_its_adapters() -> None:
+    model: Any = build("llama")
+    (first, *_) = add_lora(model, "style")
+    by = bound("snapkv(window=8)")
+    taken = snapshot(model, prompt(LENGTH), by)
+    first.disable_adapters = True
+    assert taken.full().adapters == taken.compressed(by).adapters == "style in 3 modules"
 
 
 def test_the_same_snapshot_gives_the_same_cache_every_time() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from helpers.tiny_models import (
     Ragged,
+    allocated,
     at_once,
     bound,
     close,
@@ -90,7 +91,7 @@ def test_every_head_holds_exactly_its_budget(name: str, composition: str) -> Non
         # Memory is that of the widest head, not of the prompt.
         assert state.width == SINKS + RECENT + int(budget.max())
     assert len(counts) > 2
-    states = snapshot(model, ids, by).compressed_states(by, Ragged())
+    states = snapshot(model, ids, by).compressed_states(allocated(by, Ragged()))
     assert all(same_bits(cache.state(i), states[i]) for i in layers)
 
 
@@ -99,7 +100,7 @@ def test_a_continuation_over_uneven_heads(name: str, composition: str) -> None:
     model, ids = tiny(name), prompt(NEW, seed=2)
     by = bound(composition)
     taken = snapshot(model, prompt(LENGTH), by)
-    states = taken.compressed_states(by, Ragged())
+    states = taken.compressed_states(allocated(by, Ragged()))
     close(at_once(model, ids, taken.cache_of(states)), one_by_one(model, ids, taken.cache_of(states)))
 
 
@@ -116,7 +117,7 @@ def test_a_head_without_budget_keeps_its_protected_tokens() -> None:
     for composition in COMPOSITIONS:
         by = bound(composition)
         taken = snapshot(model, prompt(LENGTH), by)
-        states = taken.compressed_states(by, AllToTheFirstHead())
+        states = taken.compressed_states(allocated(by, AllToTheFirstHead()))
         assert states[0].valid.sum(-1).tolist() == [[SINKS + RECENT + 70, SINKS + RECENT]]
         assert states[2].valid.sum(-1).tolist() == [[SINKS + RECENT] * 2]
         close(at_once(model, ids, taken.cache_of(states)), one_by_one(model, ids, taken.cache_of(states)))

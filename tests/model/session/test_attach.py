@@ -13,6 +13,7 @@ from torch import Tensor
 from helpers.parts import strange_registry
 from helpers.tiny_models import (
     Ragged,
+    allocated,
     at_once,
     bound,
     build,
@@ -143,7 +144,7 @@ def test_uneven_budgets_run_through_attach() -> None:
         tokens = generate(model, ids, NEW, cache=cache)[0].tolist()
     by = bound(composition)
     taken = snapshot(model, ids, by)
-    assert greedy(model, taken.compressed(by, Ragged()), taken.logits, NEW) == tuple(tokens)
+    assert greedy(model, taken.compressed(allocated(by, Ragged())), taken.logits, NEW) == tuple(tokens)
     # The last token generated is never fed. Offsets of the six heads: -5, -3, -1, 1, 3, 5.
     budget = (LENGTH - 12) // 4
     slots = [layer.slots for layer in cache.report().layers]
@@ -413,7 +414,7 @@ def test_beam_scores_are_those_of_the_compressed_cache() -> None:
     taken = snapshot(model, ids, by)
     assert len({tuple(row) for row in out.sequences.tolist()}) == 4
     for sequence, score in zip(out.sequences[:, LENGTH:], out.sequences_scores, strict=True):
-        later = at_once(model, sequence[None, :-1], taken.compressed(by, Ragged()))
+        later = at_once(model, sequence[None, :-1], taken.compressed(allocated(by, Ragged())))
         logits = torch.cat((taken.logits[None], later), dim=1).log_softmax(-1)
         close(logits[0].gather(1, sequence[:, None]).sum(), score, atol=1e-3)
 

@@ -72,6 +72,17 @@ def test_tokens_may_be_hidden_before_the_prompt_is_over() -> None:
     assert cache.state(0).valid.sum(-1).tolist() == [[LENGTH - 10] * 2]
 
 
+def test_queries_of_hidden_tokens_are_none_for_later_compressions() -> None:
+    model, options = tiny("llama"), {"ratio": 1, "compress_every": 50, **PROTECTED}
+    with attach(model, "snapkv(window=16)", **options) as cache, torch.inference_mode():
+        forward(model, prompt(LENGTH), cache)
+        forward(model, prompt(NEW, seed=2), cache, **hiding(slice(50, 55)))
+    seen = {float(at) for at in (*range(LENGTH + NEW - 16, 50), *range(55, LENGTH + NEW))}
+    for layer in cache.compressed_layers():
+        assert layer.captured.query_positions is not None
+        assert {at for at in layer.captured.query_positions[0].tolist() if at >= 0} == seen
+
+
 def test_a_mask_that_hides_nothing_new_leaves_the_slots_alone() -> None:
     model, ids = tiny("llama"), prompt(LENGTH)
     with attach(model, "snapkv", ratio=4, **PROTECTED) as cache, torch.inference_mode():

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from helpers.tiny_models import (
     Ragged,
+    allocated,
     at_once,
     bound,
     build,
@@ -47,7 +48,7 @@ def compressed(
 ) -> tuple[Prefill, dict[int, KVState]]:
     by = bound(composition, **options)
     taken = snapshot(model, prompt(LENGTH), by)
-    return taken, taken.compressed_states(by, allocator)
+    return taken, taken.compressed_states(allocated(by, allocator))
 
 
 def cache_of(

@@ -313,7 +313,7 @@ def test_queries_from_before_a_gap_are_forgotten(gap: dict[str, Any] | None) -> 
 def test_sums_with_a_gap_are_refused(again: dict[str, Any], gap: dict[str, Any] | None) -> None:
     cache = with_a_gap("h2o", gap, slots=24, **again)
     with (
-        pytest.raises(UnsupportedError, match="counted from the prompt on, .* or ran outside a block since"),
+        pytest.raises(UnsupportedError, match=r"counted from the prompt on, .* or ran outside a block since"),
         attach(tiny("llama"), "h2o", cache=cache, slots=24, **again, **PROTECTED),
     ):
         pytest.fail("attached")

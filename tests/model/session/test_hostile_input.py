@@ -124,8 +124,32 @@ def test_padding_in_the_midst_of_a_text_is_as_if_it_were_not_there(composition: 
         close(one.keys, other.keys)
 
 
+@pytest.mark.parametrize("chunk", [7, 15, 26])
+@pytest.mark.parametrize("composition", ["h2o", "snapkv(window=16)"])
+def test_a_piece_of_a_prompt_may_end_in_padding(composition: str, chunk: int) -> None:
+    # In pieces of 7 and 15 the first of the second row are all padding, in pieces of 26 a hole in the third row is cut.
+    model, ids, mask = tiny("llama"), prompt(LENGTH, rows=3), torch.ones(3, LENGTH, dtype=torch.int64)
+    mask[1, :20] = 0
+    mask[2, 24:29] = 0
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    found = []
+    for size in (LENGTH, chunk):
+        with (
+            attach(model, composition, ratio=4, prompt_tokens=LENGTH, **PROTECTED) as cache,
+            torch.inference_mode(),
+        ):
+            for start in range(0, LENGTH, size):
+                piece, end = slice(start, start + size), min(start + size, LENGTH)
+                forward(model, ids[:, piece], cache, attention_mask=mask[:, :end], position_ids=places[:, piece])
+        found.append([layer.state for layer in cache.compressed_layers()])
+    for one, other in zip(*found, strict=True):
+        assert one.mass.tolist() == other.mass.tolist()
+        close(one.positions[one.valid], other.positions[other.valid])
+        close(one.keys[one.valid], other.keys[other.valid])
+
+
 def test_padding_that_is_not_finite_harms_nobody() -> None:
-    from kvfw.core.compress.compressor import check_finite
+    from kvfw.core.compress.scores import check_finite
 
     keys = torch.randn(1, 2, 6, 4)
     keys[:, :, :2] = torch.nan
@@ -135,7 +159,7 @@ def test_padding_that_is_not_finite_harms_nobody() -> None:
 
 
 def test_large_finite_keys_in_half_precision_are_no_error() -> None:
-    from kvfw.core.compress.compressor import check_finite
+    from kvfw.core.compress.scores import check_finite
 
     keys = torch.full((1, 1, 64, 64), 60000.0, dtype=torch.float16)
     state = exact_state(keys, keys, torch.arange(64.0)[None], torch.ones(1, 64, dtype=torch.bool))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.tiny_models import build, prompt
+from helpers.tiny_models import build, forward, prompt
 from kvfw.core.compress.allocation import EvenSplit
 from kvfw.errors import BudgetError, KvfwError, OptionError, UnsupportedError
 from kvfw.model.compat.versions import passed
@@ -18,6 +18,20 @@ def test_padding_on_the_right_is_refused_with_the_way_out() -> None:
     mask[1, 50:] = 0
     with pytest.raises(UnsupportedError, match="padding_side='left'"), attach(model, "snapkv", ratio=4) as cache:
         model(prompt(60, rows=2), attention_mask=mask, **passed(model, cache), use_cache=True)
+
+
+@pytest.mark.parametrize("chunk", [7, 25, 59])
+def test_padding_on_the_right_of_a_prompt_in_pieces_is_refused(chunk: int) -> None:
+    # In pieces of 7 and of 25 the last one is all padding for the second row, in pieces of 59 it is a single token.
+    model = build("llama")
+    mask = torch.ones(2, 60, dtype=torch.long)
+    mask[1, 45:] = 0
+    *pieces, last = torch.split(prompt(60, rows=2), chunk, dim=1)
+    with attach(model, "snapkv", ratio=4, prompt_tokens=60) as cache:
+        for piece in pieces:
+            forward(model, piece, cache, attention_mask=mask[:, : cache.get_seq_length() + piece.shape[1]])
+        with pytest.raises(UnsupportedError, match="padding_side='left'"):
+            forward(model, last, cache, attention_mask=mask)
 
 
 def test_something_else_than_a_model_is_refused() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from helpers.tiny_models import bound, build, forward, generate, prompt, same_bits, snapshot, tiny
-from kvfw.errors import BudgetError
+from kvfw.errors import BudgetError, UnsupportedError
+from kvfw.model.compat.versions import passed
 from kvfw.model.session.attach import attach
 
 PROTECTED: dict[str, Any] = {"sinks": 4, "recent": 8}
@@ -68,6 +72,19 @@ def test_an_exception_inside_restores() -> None:
         generate(model, prompt(LENGTH), 4, cache=cache)
     assert wiring(model) == before
     assert torch.equal(logits_of(model), expected)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("headless", [False, True])
+def test_a_model_is_not_copied_while_attached(copied: Callable[[Any], object], headless: bool) -> None:
+    model: Any = build("llama")
+    # A model without a head has no generate.
+    model = model.model if headless else model
+    with attach(model, "streaming", ratio=4, **PROTECTED) as cache:
+        model(input_ids=prompt(LENGTH), **passed(model, cache))
+        with pytest.raises(UnsupportedError, match=r"cannot be copied or pickled inside kvfw\.attach"):
+            copied(model)
+    assert wiring(copy.deepcopy(model)) == wiring(model)
 
 
 def test_nested_on_two_models() -> None:

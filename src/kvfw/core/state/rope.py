@@ -45,21 +45,21 @@ def alike(first: Rope | None, second: Rope | None) -> bool:
 
 
 def rotate(
-    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
+    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B heads N"], rope: Rope
 ) -> Float32[Tensor, "B H N D"]:
-    """``a R(p) k`` in float32, each slot at its own, possibly fractional, position."""
+    """``a R(p) k`` in float32, each slot at its own, possibly fractional, position; H = 1 for the same in all heads."""
     return _turn(keys.float(), positions, rope, rope.scaling)
 
 
 def unrotate(
-    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope
+    keys: Float[Tensor, "B H N D"], positions: Float32[Tensor, "B heads N"], rope: Rope
 ) -> Float32[Tensor, "B H N D"]:
     """``R(-p) k' / a`` in float32: undoes :func:`rotate` at the same positions."""
     return _turn(keys.float(), -positions, rope, 1.0 / rope.scaling)
 
 
 def _turn(
-    x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B H N"], rope: Rope, scale: float
+    x: Float32[Tensor, "B H N D"], positions: Float32[Tensor, "B heads N"], rope: Rope, scale: float
 ) -> Float32[Tensor, "B H N D"]:
     angles = positions[..., None] * rope.inv_freq.to(x.device)
     cos, sin = angles.cos(), angles.sin()

@@ -65,8 +65,8 @@ class CompressedCache(Cache):
         copied = copy.copy(self)
         copied.made_for = self.made_for
         copied.compress_s = list(self.compress_s)
-        # transformers' own layers change their tensors in place.
-        copied.layers = [x.copy() if isinstance(x, CompressedLayer) else copy.deepcopy(x) for x in self.layers]
+        # transformers' own layers, too, replace their tensors and do not change them.
+        copied.layers = [x.copy() if isinstance(x, CompressedLayer) else copy.copy(x) for x in self.layers]
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompressedCache":
@@ -146,10 +146,10 @@ class CompressedCache(Cache):
     def reset(self) -> None:
         """Forgets everything."""
         for layer in self.layers:
-            layer.reset()
-            # transformers before 5.18 fills a sliding window with zeros and appends to them.
+            # First, as transformers before 5.18 fills a sliding window, which copies share, with zeros.
             layer.keys = layer.values = None
             layer.is_initialized = False
+            layer.reset()
         self.compress_s = [0.0] * len(self.layers)
         self.probe_s, self.waited, self.ends_at = 0.0, False, None
 

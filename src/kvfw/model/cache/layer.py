@@ -136,9 +136,9 @@ class CompressedLayer(CacheLayerMixin):
         self.storage.append(key_states, value_states)
         if not self.attached:
             self.place(self.next_positions(key_states.shape[2]), None)
-            if self.captured.queries is not None or self.captured.sums:
+            if self.captured.queries is not None or self.captured.sums or self.captured.moments:
                 # Nobody captures these tokens, and what leaves them out is of no use to a later block.
-                self.captured = replace(self.captured, queries=None, query_positions=None, sums={})
+                self.captured = replace(self.captured, queries=None, query_positions=None, sums={}, moments={})
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values

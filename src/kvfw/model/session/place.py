@@ -9,17 +9,20 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.layer import CompressedLayer
 
 
-def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> None:
+def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None, end: int | None) -> None:
     """Gives the last ``count`` tokens the positions passed to attention, or consecutive ones.
 
+    ``end``: tokens seen at the end of an announced prompt or turn.
+
     Raises:
-        UnsupportedError: padding (False in ``padding``, ``[B, seen + n]``) on the right.
+        UnsupportedError: a prompt or turn ends in padding (False in ``padding``, ``[B, seen + n]``).
     """
     if position_ids is None:
         positions = layer.next_positions(count)
     else:
         positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
-    layer.place(positions, _real(count, padding))
+    goes_on = end is not None and layer.seen < end
+    layer.place(positions, _real(count, padding, may_end_in_padding=goes_on or (count == 1 and layer.seen != end)))
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:
@@ -28,12 +31,12 @@ def text_positions(position_ids: Tensor, count: int) -> Tensor:
     return ids[:, -count:].to(torch.float32)
 
 
-def _real(count: int, padding: Tensor | None) -> Tensor | None:
+def _real(count: int, padding: Tensor | None, *, may_end_in_padding: bool) -> Tensor | None:
     """Which of the new tokens are not padding, ``[B, n]``; None if all are real."""
     if padding is None or bool(padding[:, -count:].all()):
         return None
     real = padding[:, -count:].to(torch.bool)
-    if count > 1 and not bool(real[:, -1].all()):
+    if not may_end_in_padding and not bool(real[:, -1].all()):
         raise UnsupportedError(
             "a prompt of this batch ends in padding; kvfw needs it on the left: set tokenizer.padding_side='left'"
         )

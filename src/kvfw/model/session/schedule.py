@@ -14,13 +14,13 @@ class Due(Enum):
     STRETCH = "a stretch of decoding"
 
 
-def due(plan: SessionPlan, layer: Captured, count: int, ends_at: int | None) -> Due | None:
-    """What ended with a layer's last ``count`` tokens, if the plan then compresses; ``ends_at`` is an announced end.
+def due(plan: SessionPlan, layer: Captured, count: int, end: int | None) -> Due | None:
+    """What ended with a layer's last ``count`` tokens, if the plan then compresses; ``end`` is an announced end.
 
     Raises:
         UnsupportedError: a forward went beyond the announced end.
     """
-    over = _turn_is_over(layer, count, ends_at if ends_at is not None else plan.prompt_tokens)
+    over = _turn_is_over(layer, count, end)
     if over and (plan.recompress or not layer.compressed):
         return Due.TURN
     every = plan.compress_every

@@ -138,6 +138,13 @@ class Session:
             forgets = not plan.again or not plan.needs.queries
             layer.captured = replace(known, queries=None, query_positions=None) if forgets else known
 
+    def __reduce_ex__(self, protocol: object) -> str | tuple[Any, ...]:
+        """Refuses to be copied or pickled with the model, whose hooks refer to it."""
+        raise UnsupportedError(
+            "a model cannot be copied or pickled inside kvfw.attach, as the copy would stay attached; do it before the "
+            "block or after it"
+        )
+
     def owns(self, module: nn.Module, key: Tensor) -> bool:
         """Whether these keys came from a compressible layer of the session's cache or copy."""
         return recall.own_layer(self._forward.cache, getattr(module, "layer_idx", None), key) is not None
@@ -200,19 +207,20 @@ class Session:
         if self._switch is not None:
             check_switch(self._switch, count, layer)
         part = self.anatomy.layers[index]
-        place(layer, count, kwargs.get("position_ids"), self._forward.padding)
+        announced = self._forward.cache.ends_at
+        end = announced if announced is not None else self.plan.prompt_tokens
+        place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
         if part.index == self._first:
             layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._forward.ids)
             self._forward.ids = None
         needs = self._needs(index)
         if not layer.compressed or self.plan.again:
             seen = layer.captured.seen
-            expected = self._forward.cache.ends_at or self.plan.prompt_tokens or seen
             rope = self.anatomy.rotary.read(index) if needs.moments else None
-            shown = Forward(query, kwargs, rope, self._forward.norms.get(index), seen - count, expected)
+            shown = Forward(query, kwargs, rope, self._forward.norms.get(index), seen - count, end or seen)
             layer.captured = captured_after(layer.captured, layer.state, shown, needs, plain=layer.storage.plain)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
-        if ended := due(self.plan, layer.captured, count, self._forward.cache.ends_at):
+        if ended := due(self.plan, layer.captured, count, end):
             self._event(index, layer, ended, kwargs)
         return output
 

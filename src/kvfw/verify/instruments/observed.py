@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvfw.core.state.observation import Needs, Observation, protect
-from kvfw.core.state.rope import Rope, rotate
+from kvfw.core.ops.columns import attention_columns
+from kvfw.core.state.lexical import TokenType
+from kvfw.core.state.moments import Moments, moments_of
+from kvfw.core.state.observation import PROMPT, Columns, Needs, Observation, References, protect
+from kvfw.core.state.rope import Rope, rotate, unrotate
 from kvfw.core.state.state import KVState, exact_state
 from kvfw.verify.instruments.states import FIELDS
 
@@ -36,6 +39,17 @@ class PromptRow:
     def length(self) -> int:
         """L."""
         return self.keys.shape[1]
+
+    @property
+    def ids(self) -> Tensor:
+        """Token ids ``[L]``."""
+        return (self.rare * 1000).long() + torch.arange(self.length) % 7
+
+    @property
+    def types(self) -> Tensor:
+        """Token types ``[L]``: a special token first, punctuation for every rare one."""
+        first = torch.arange(self.length) == 0
+        return torch.where(first, int(TokenType.SPECIAL), self.rare.long() * int(TokenType.PUNCTUATION))
 
 
 def random_row(
@@ -93,8 +107,47 @@ def observe(rows: Sequence[PromptRow], needs: Needs, *, rope: Rope | None = ROPE
         query_positions=positions[:, width - window :].contiguous() if window else None,
         column_sums={n: padded([received(row, n) for row in rows], width) for n in sorted(needs.column_sums)},
         lexical=padded([row.rare[None] for row in rows], width)[:, 0] if needs.lexical else None,
-        output_projection=projection.to(state.keys.dtype),
+        output_projection=projection.to(state.keys.dtype) if needs.projection else None,
+        columns={each: padded([column(row, each) for row in rows], width) for each in needs.columns},
+        references={each: _references(rows, each, width) for each in needs.references},
+        moments={n: _moments([query_moments(row, n, rope) for row in rows]) for n in needs.moments},
+        ids=_text([row.ids for row in rows], width) if needs.ids else None,
+        types=_text([row.types for row in rows], width).to(torch.int8) if needs.token_types else None,
     )
+
+
+def column(row: PromptRow, columns: Columns) -> Tensor:
+    """``[heads, L]``: a reduction of the attention every key received; a probe's queries see every key."""
+    probe = columns.source != PROMPT
+    positions = torch.arange(row.length, dtype=torch.float32)[None]
+    state = exact_state(row.keys[None], row.values[None], positions, torch.ones_like(positions, dtype=torch.bool))
+    queries = (row.queries.flip(1) if probe else row.queries)[None]
+    norms = 1 + queries.float().norm(dim=-1).mean(1)
+    at = positions + row.length if probe else positions
+    return attention_columns(queries, at, state, SCALE, (columns,), norms=norms)[columns][0]
+
+
+def query_moments(row: PromptRow, left_out: int, rope: Rope | None) -> Moments:
+    """Moments of one prompt's queries before RoPE."""
+    positions = torch.arange(row.length, dtype=torch.float32)
+    queries = row.queries[None] if rope is None else unrotate(row.queries[None], positions.expand(1, 1, -1), rope)
+    return moments_of(queries, (positions >= left_out)[None])
+
+
+def _moments(rows: Sequence[Moments]) -> Moments:
+    return Moments(*(torch.cat([getattr(row, name) for row in rows]) for name in ("count", "mean", "scatter")))
+
+
+def _references(rows: Sequence[PromptRow], asked: References, width: int) -> tuple[Tensor, Tensor]:
+    """All queries of every row (of a probe: after the prompt), which are fewer than any sensible count."""
+    probe = asked.source != PROMPT
+    queries = padded([row.queries.flip(1) if probe else row.queries for row in rows], width)
+    at = [torch.arange(row.length, dtype=torch.float32) + (row.length if probe else 0) for row in rows]
+    return queries, torch.stack([torch.nn.functional.pad(x, (width - len(x), 0), value=-1.0) for x in at])
+
+
+def _text(rows: Sequence[Tensor], width: int) -> Tensor:
+    return torch.stack([torch.nn.functional.pad(row, (width - len(row), 0), value=-1) for row in rows])
 
 
 def padded(parts: Sequence[Tensor], width: int) -> Tensor:
@@ -104,7 +157,7 @@ def padded(parts: Sequence[Tensor], width: int) -> Tensor:
 
 
 def _named(obs: Observation) -> dict[str, Tensor]:
-    names = ("protected", "queries", "query_positions", "lexical", "output_projection", "sink_logits")
+    names = ("protected", "queries", "query_positions", "lexical", "output_projection", "sink_logits", "ids", "types")
     return {name: part for name in names if (part := getattr(obs, name)) is not None}
 
 
@@ -113,7 +166,12 @@ def tensors_of(obs: Observation) -> dict[str, Tensor]:
     found = dict(zip(FIELDS, obs.state.parts, strict=True)) | _named(obs)
     if obs.rope is not None:
         found["rope.inv_freq"] = obs.rope.inv_freq
-    return found | {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
+    found |= {f"column_sums[{n}]": part for n, part in obs.column_sums.items()}
+    found |= {f"columns[{each}]": part for each, part in obs.columns.items()}
+    found |= {f"references[{each}]": queries for each, (queries, _) in obs.references.items()}
+    for n, moments in obs.moments.items():
+        found |= {f"moments[{n}].{name}": part for name, part in vars(moments).items()}
+    return found
 
 
 def moved(obs: Observation, device: str) -> Observation:
@@ -124,5 +182,8 @@ def moved(obs: Observation, device: str) -> Observation:
         state=KVState(*(x.to(device) for x in obs.state.parts)),
         rope=None if obs.rope is None else replace(obs.rope, inv_freq=obs.rope.inv_freq.to(device)),
         column_sums={n: x.to(device) for n, x in obs.column_sums.items()},
+        columns={each: x.to(device) for each, x in obs.columns.items()},
+        references={each: (q.to(device), at.to(device)) for each, (q, at) in obs.references.items()},
+        moments={n: part.map_rows(lambda x: x.to(device)) for n, part in obs.moments.items()},
         **named,
     )
