@@ -50,8 +50,7 @@ def slow_adakv(heads: Layer, total: int, floor: Fraction) -> list[int]:
 def slow_held(heads: Layer, each: bool) -> list[Fraction]:
     """The part of a layer's score that its 0, 1, 2, ... highest tokens hold; scores are whole numbers."""
     columns = [[sum(int(x) for x in column) for column in zip(*heads, strict=True)]] if not each else heads
-    if not any(map(any, columns)):
-        columns = [[1] * len(head) for head in columns]
+    columns = [head if any(head) else [1] * len(head) for head in columns]
     found = []
     for b in range(len(heads[0]) + 1):
         parts = [

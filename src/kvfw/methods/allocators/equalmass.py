@@ -49,16 +49,18 @@ class EqualMass(Part):
         return [(given[:, :, i, None] > slots[: layer.kv_heads]).sum(1) for i, layer in enumerate(layers)]
 
     def _held_before(self, layer: LayerView, width: int) -> Float64[Tensor, "B width"]:
-        """``M(0), M(1), ...``: the part held before each further slot; infinity beyond the middle."""
+        """``M(0), M(1), ...`` in billionths: the part held before each further slot; infinity beyond the middle."""
         scores = layer.scores().to(torch.float64)
         inside = scores > -torch.inf
         mass = scores.clamp(min=0).masked_fill(~inside, 0.0)
-        # Without any score above 0 all tokens of the middle are alike.
-        mass = torch.where(mass.sum((1, 2), keepdim=True) > 0, mass, inside.to(torch.float64))
         if self.heads == "mean":
-            mass = mass.mean(1, keepdim=True)
+            mass, inside = mass.mean(1, keepdim=True), inside.any(1, keepdim=True)
+        # Without any score above 0 all tokens of the middle are alike.
+        mass = torch.where(mass.sum(-1, keepdim=True) > 0, mass, inside.to(torch.float64))
         ranked = mass.sort(dim=-1, descending=True).values
         ranked = (ranked / ranked.sum(-1, keepdim=True).clamp(min=1e-300)).mean(1)
         before = torch.nn.functional.pad(ranked, (1, width - ranked.shape[-1])).cumsum(-1)[:, :width]
+        # Parts that differ by rounding alone are equal.
+        before = (before * 1e9).round()
         beyond = torch.arange(width, device=before.device) >= layer.middle.to(before.device)[:, None]
         return before.masked_fill(beyond, torch.inf)
