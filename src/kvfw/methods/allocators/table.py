@@ -57,7 +57,7 @@ class Table(Part):
 
     scope: ClassVar[Scope] = "shape"
 
-    file: str = Field(description="path of the JSON file")
+    file: str = Field(description="path of the JSON file", examples=["heads.json"])
     floor: float = Field(0, ge=0, le=1, description="part of an equal share that every head gets")
     _points: list[tuple[float, Heads]] = PrivateAttr()
 
