@@ -37,6 +37,9 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             "one threshold everywhere",
         ),
         PartSpec(
+            Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"
+        ),
+        PartSpec(
             Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
         ),
         PartSpec(
