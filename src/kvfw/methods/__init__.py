@@ -60,6 +60,7 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             "one threshold everywhere",
         ),
         PartSpec(
+<<<<<<< HEAD
             Kind.ALLOCATOR,
             "equalmass",
             f"{here}.allocators.equalmass:EqualMass",
@@ -74,6 +75,11 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
         ),
         PartSpec(Kind.ALLOCATOR, "table", f"{here}.allocators.table:Table", "in proportion to the weights of a file"),
         PartSpec(
+=======
+            Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"
+        ),
+        PartSpec(
+>>>>>>> refit
             Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
         ),
         PartSpec(

@@ -9,6 +9,7 @@ from typing import Literal, get_args, get_origin
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from pydantic.fields import FieldInfo
 
 from helpers.parts import Lists, Several, stage_of, strange_registry
 from kvfw.core.compose.build import build_part, part_class
