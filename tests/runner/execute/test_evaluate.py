@@ -223,6 +223,15 @@ def test_a_run_asks_the_hub_once(tiny_folder: Path, tmp_path: Path, monkeypatch:
         ({"out": None, "resume": True}, OptionError, "--out"),
         ({"max_new_tokens": 9000}, PromptError, "fewer new tokens"),
         ({"reference": ("h2o",)}, OptionError, "no row of this run"),
+        ({"compose": ("snapkv@nope",)}, SpecError, r"unknown allocator 'nope'(.|\n)*\n *\^"),
+        ({"compose": ("snapkv@adakv(floor=2)",)}, SpecError, r"floor=2\)\n *\^"),
+        ({"compose": ("position@global",)}, SpecError, r"no common unit(.|\n)*\n *\^"),
+        ({"compose": ("[3-1]snapkv",)}, SpecError, r"end before they begin(.|\n)*\n *\^"),
+        ({"compose": ("[0-99]snapkv",)}, SpecError, r"the model has 2 layers, 0 to 1(.|\n)*\n *\^"),
+        ({"compose": ("[0]snapkv;[0-]streaming",)}, SpecError, r"layer 0 is in two policies(.|\n)*\n *\^"),
+        ({"compose": ("[1]snapkv",)}, SpecError, r"layers 0 of 2 are in no policy(.|\n)*\n *\^"),
+        ({"compose": ("[0]full;[1]full",)}, SpecError, "nothing is compressed"),
+        ({"compose": ("kvzip(probe=no_such.txt)",)}, OptionError, "'no_such.txt' is neither 'repeat' nor a text file"),
     ],
 )
 def test_wrong_requests_are_refused_before_weights_load(

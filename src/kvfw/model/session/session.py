@@ -187,7 +187,8 @@ class Session:
                 recall.go_on(cache, given, kwargs.get("position_ids"), mask)
         reads_text = self.plan.needs.text or self.plan.needs.probes
         if reads_text and ids is None and not cache.compressed_layers()[0].compressed:
-            raise UnsupportedError("this composition looks at the prompt's text; call the model with input_ids")
+            why = "looks at the prompt's text" if self.plan.needs.text else "probes the model with the prompt's text"
+            raise UnsupportedError(f"this composition {why}; call the model with input_ids")
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any

@@ -18,7 +18,7 @@ from kvfw.errors import OptionError, PromptError
 from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.plan.config import EvalConfig
-from kvfw.runner.plan.limits import check_length, check_positions
+from kvfw.runner.plan.limits import check_length, check_named_probes, check_positions
 from kvfw.runner.plan.metrics import registered_metrics
 from kvfw.runner.plan.task import built_task, check_scores, checked_samples
 
@@ -134,14 +134,18 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     model = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=registry)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
-    model_config, tokenizer = model.config, model.tokenizer
+    model_config, depth = model.config, model.depth
+    bound = [
+        compressor(c, amount, sinks=config.sinks, recent=config.recent, depth=depth)
+        for amount in amounts
+        for c in compositions
+    ]
+    tokenizer = model.tokenizer
+    check_named_probes(bound, tokenizer)
     samples = checked_samples(task, tokenizer, config.task)
     prompts = _prompts(config, samples)
     for planned in prompts:
         _check_fit(planned, config, amounts if compositions else (), model_config)
-    bound = [
-        compressor(c, amount, sinks=config.sinks, recent=config.recent) for amount in amounts for c in compositions
-    ]
     rows = tuple(Row(RowKey(str(each.composition), str(each.amount)), each) for each in bound)
     settings = {
         "compose": [str(composition) for composition in compositions],
