@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvfw.core.compose.budget import Amount
 from kvfw.core.compose.composition import parse
@@ -18,19 +18,27 @@ from kvfw.errors import OptionError, PromptError
 from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.plan.config import EvalConfig
+from kvfw.runner.plan.decoding import decoding_plan
 from kvfw.runner.plan.limits import check_length, check_named_probes, check_positions
-from kvfw.runner.plan.metrics import registered_metrics
+from kvfw.runner.plan.metrics import is_asked, registered_metrics
 from kvfw.runner.plan.task import built_task, check_scores, checked_samples
+
+if TYPE_CHECKING:
+    from kvfw.model.session.plan import SessionPlan
 
 FULL_ROW = RowKey(FULL, "ratio=1")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a composition at an amount. The baseline has no compressor."""
+    """One row of the table: a composition at an amount. The baseline has no compressor.
+
+    ``decoding``: how it is compressed again while decoding; None: not at all.
+    """
 
     key: RowKey
     compressor: Compressor | None
+    decoding: "SessionPlan | None" = None
 
     def ratio(self, context_tokens: int) -> float:
         """How many times smaller the middle becomes: exact for ratios and fractions, computed for slots."""
@@ -129,6 +137,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     task, task_text = built_task(config, registry)
     metrics = registered_metrics(registry)
     check_scores(task, metrics, config.task)
+    metrics = tuple(metric for metric in metrics if is_asked(metric, config))
     with blamed(f"task {config.task!r}"):
         task.check()
     model = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=registry)
@@ -146,7 +155,10 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     prompts = _prompts(config, samples)
     for planned in prompts:
         _check_fit(planned, config, amounts if compositions else (), model_config)
-    rows = tuple(Row(RowKey(str(each.composition), str(each.amount)), each) for each in bound)
+    rows = tuple(
+        Row(RowKey(str(each.composition), str(each.amount)), each, decoding_plan(each, config, tokenizer))
+        for each in bound
+    )
     settings = {
         "compose": [str(composition) for composition in compositions],
         "amounts": [str(amount) for amount in amounts],
@@ -160,6 +172,8 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         "sinks": config.sinks,
         "recent": config.recent,
         "max_new_tokens": config.max_new_tokens,
+        # Left out where it is not used, so that runs of before it can be resumed.
+        **({} if config.compress_every is None else {"compress_every": config.compress_every}),
     }
     return EvalPlan(
         config=config,
