@@ -105,6 +105,7 @@ def _record(
         else:
             values[name] = value
     slots = [n for layer in answer.report.layers for n in layer.slots]
+    held = row.held_ratio(len(planned.compressed_ids), answer.engine.states)
     cut = not turn.follow_ids and response.tokens[-1] not in end_tokens(tools.loaded.model)
     return TrialRecord(
         key=planned.key(row.key, question),
@@ -121,6 +122,7 @@ def _record(
             "slots_per_head": sum(slots) / len(slots),
             "response_tokens": float(len(response.tokens)),
             "response_cut": float(cut),
+            **({} if held is None else {"held_ratio": held}),
         },
         vectors=vectors,
     )

@@ -1,6 +1,7 @@
 """Checks a request completely before any weights load, and turns it into a plan."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from kvfw.runner.plan.metrics import is_asked, registered_metrics
 from kvfw.runner.plan.task import built_task, check_scores, checked_samples
 
 if TYPE_CHECKING:
+    from kvfw.core.state.state import KVState
     from kvfw.model.session.plan import SessionPlan
 
 FULL_ROW = RowKey(FULL, "ratio=1")
@@ -52,6 +54,23 @@ class Row:
         sinks, recent = self.compressor.sinks, self.compressor.recent
         middle = context_tokens - sinks - recent
         return middle / amount.middle_slots(middle, sinks, recent)
+
+    def held_ratio(self, context_tokens: int, states: "Mapping[int, KVState]") -> float | None:
+        """How many times smaller the middle became, over the compressed layers and their KV heads.
+
+        Args:
+            context_tokens: length of what was compressed.
+            states: the slots held of it by layer.
+
+        Returns:
+            1 for the baseline; None where no slot of the middle is left.
+        """
+        by = self.compressor
+        if by is None:
+            return 1.0
+        slots = [n for i, state in states.items() if by.rule(i).stages for n in state.valid.sum(-1).flatten().tolist()]
+        held = sum(slots) / len(slots) - by.sinks - by.recent if slots else 0
+        return (context_tokens - by.sinks - by.recent) / held if held > 0 else None
 
 
 @dataclass(frozen=True)
