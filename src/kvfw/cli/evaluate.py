@@ -33,6 +33,12 @@ from kvfw.errors import KvfwError, OptionError
     default=None,
     help="Compress the prompt with or without its question.  [default: aware]",
 )
+@click.option(
+    "--compress-every",
+    type=int,
+    metavar="N",
+    help="Also compress while answering, every N tokens, down to --slots, or to what the prompt was compressed to.",
+)
 @click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: the task's; niah: 24]")
 @click.option(
     "--reference",
