@@ -60,7 +60,6 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             "one threshold everywhere",
         ),
         PartSpec(
-<<<<<<< HEAD
             Kind.ALLOCATOR,
             "equalmass",
             f"{here}.allocators.equalmass:EqualMass",
@@ -74,12 +73,8 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             Kind.ALLOCATOR, "simlayer", f"{here}.allocators.simlayer:SimLayer", "few slots for layers that look nearby"
         ),
         PartSpec(Kind.ALLOCATOR, "table", f"{here}.allocators.table:Table", "in proportion to the weights of a file"),
+        PartSpec(Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"),
         PartSpec(
-=======
-            Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"
-        ),
-        PartSpec(
->>>>>>> refit
             Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
         ),
         PartSpec(

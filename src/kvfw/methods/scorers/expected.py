@@ -50,7 +50,10 @@ class ExpectedAttention(Part):
         keys = state.keys.float().masked_fill(~state.valid[..., None], 0.0)
         bias = state.bias.masked_fill(~counted, -torch.inf)
         scores = torch.zeros_like(bias)
-        queries = zip(*(part.unflatten(1, (keys.shape[1], -1)).unbind(2) for part in self._queries(obs)), strict=True)
+        queries = zip(
+            *(part.reshape(len(part), keys.shape[1], -1, *part.shape[2:]).unbind(2) for part in self._queries(obs)),
+            strict=True,
+        )
         for mean, spread, sink in queries:
             # s m'.k + s^2 k S' k / 2 = (s m' + s^2 S' k / 2).k
             along = obs.scale * mean[:, :, None] + obs.scale**2 / 2 * (keys @ spread)
