@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers.tiny_models import Ragged, forward, generate, prompt, tiny
 from kvfw.core.state.state import KVState
-from kvfw.model.cache.storage import PaddedStorage
+from kvfw.model.cache.padded import PaddedStorage
 from kvfw.model.session.attach import attach
 from kvfw.model.session.session import Session
 

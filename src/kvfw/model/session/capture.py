@@ -11,22 +11,23 @@ from kvfw.core.ops.column_sums import column_sums
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.layer import CompressedLayer
 
 
 def captured_after(
-    before: Captured, state: KVState, query: Tensor, needs: Needs, kwargs: Mapping[str, Any], *, plain: bool
+    layer: CompressedLayer, positions: Tensor, query: Tensor, needs: Needs, kwargs: Mapping[str, Any]
 ) -> Captured:
-    """Adds what is needed of the new tokens' queries ``[B, H, n, D]`` to what was captured before.
+    """Adds what is needed of the new tokens' queries ``[B, H, n, D]`` to what the layer captured before.
 
-    ``state`` are the layer's slots, new tokens included; ``plain``: none of them is empty or biased. ``kwargs`` are
-    attention's further arguments.
+    ``positions`` ``[B, n]`` are theirs, -1 for padding; the layer holds their slots already. ``kwargs`` are attention's
+    further arguments.
     """
-    if not needs.queries and not needs.column_sums:
-        return before
-    positions = state.positions[:, 0, -query.shape[2] :].masked_fill(state.mass[:, 0, -query.shape[2] :] == 0, -1.0)
-    after = _with_queries(before, query, positions, needs.queries, plain) if needs.queries else before
+    before = after = layer.captured
+    if needs.queries:
+        after = _with_queries(before, query, positions, needs.queries, layer.storage.plain)
     if not needs.column_sums:
         return after
+    state = layer.state
     distances, options = tuple(sorted(needs.column_sums)), logit_options(kwargs)
     new = column_sums(query, positions, state, scale(state, kwargs), distances, **options)
     for n, sums in before.sums.items():

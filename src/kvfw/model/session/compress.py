@@ -72,7 +72,7 @@ def compress(layer: CompressedLayer, obs: Observation, plan: SessionPlan, budget
     else:
         state = plan.compressor.compress(obs, budget)
         now = replace(now, sums={}, queries=None, query_positions=None)
-    layer.storage.hold(state)
+    layer.hold(state)
     layer.captured = now
 
 

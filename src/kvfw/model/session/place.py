@@ -9,8 +9,10 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.layer import CompressedLayer
 
 
-def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> None:
+def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> Tensor:
     """Gives the last ``count`` tokens the positions passed to attention, or consecutive ones.
+
+    Returns them, ``[B, count]``, with -1 for padding.
 
     Raises:
         UnsupportedError: padding (False in ``padding``, ``[B, seen + n]``) on the right.
@@ -19,7 +21,7 @@ def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor
         positions = layer.next_positions(count)
     else:
         positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
-    layer.place(positions, _real(count, padding))
+    return layer.place(positions, _real(count, padding))
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:

@@ -169,14 +169,12 @@ class Session:
         if self._switch is not None:
             check_switch(self._switch, count, layer)
         part = self.anatomy.layers[index]
-        place(layer, count, kwargs.get("position_ids"), self._padding)
+        positions = place(layer, count, kwargs.get("position_ids"), self._padding)
         if part.index == self._first:
-            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._ids)
+            layer.captured = layer.captured.followed(positions, self._ids)
             self._ids = None
         if not layer.compressed or self.plan.again:
-            layer.captured = captured_after(
-                layer.captured, layer.state, query, self.plan.needs, kwargs, plain=layer.storage.plain
-            )
+            layer.captured = captured_after(layer, positions, query, self.plan.needs, kwargs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, self._current.ends_at):
             self._event(part, layer, ended, kwargs)
