@@ -47,6 +47,7 @@ class CompressedLayer(CacheLayerMixin):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # transformers' own has no annotations
         self.block: OpenBlock | None = None
+        self.storage: Storage = PaddedStorage()
         self.reset()
 
     @classmethod
@@ -203,7 +204,7 @@ class CompressedLayer(CacheLayerMixin):
         """Forgets everything."""
         self.is_initialized = False
         self.captured = Captured()
-        self.storage: Storage = PaddedStorage()
+        self.storage = PaddedStorage()
 
     def copy(self) -> "CompressedLayer":
         """An independent layer of the same slots."""

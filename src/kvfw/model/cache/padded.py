@@ -91,14 +91,13 @@ class PaddedStorage:
         count, self.unplaced = self.unplaced, 0
         assert self.keys is not None
         assert self.values is not None
+        new: tuple[Tensor, ...] = (positions[:, None],)
         if self._room is None or real is not None:
             real_tokens = torch.ones_like(positions, dtype=torch.bool) if real is None else real
             new = exact_state(self.keys[:, :, -count:], self.values[:, :, -count:], positions, real_tokens).parts[2:]
-        else:
-            new = (positions[:, None],)
         if self._room is None:
-            joined = [torch.cat(both, dim=2) for both in zip(self._about, new, strict=False)]
-            self._about = tuple(joined) or new
+            old = self._about
+            self._about = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True)) if old else new
         else:
             for part, added in zip(self._about, new, strict=False):
                 part[:, :, self.width - count : self.width] = added

@@ -46,7 +46,8 @@ class Layout:
 
     def cut(self, flat: Tensor) -> Sequence[Tensor]:
         """The slots of every head, as views."""
-        return flat.split([size for length in self.lengths for size in (length, self.room)])[::2]
+        sizes = [size for length in self.lengths for size in (length, self.room)]
+        return torch.split(flat, sizes)[::2]
 
 
 class RaggedStorage:
@@ -87,7 +88,7 @@ class RaggedStorage:
         fits = lengths.ndim == 2 and [part.ndim for part in parts] == [2, 2, 1, 1, 1] and min(sizes) >= 0
         if not fits or max(sizes) > width or any(len(part) != sum(sizes) for part in parts):
             raise ValueError(f"heads of {sizes} slots do not fit tensors of {[tuple(part.shape) for part in parts]}")
-        return cls(Layout(*lengths.shape, width, sizes), parts)
+        return cls(Layout(lengths.shape[0], lengths.shape[1], width, sizes), parts)
 
     def _hold(self, layout: Layout, parts: Sequence[Tensor]) -> None:
         """Holds new buffers, with nothing written into their free room."""

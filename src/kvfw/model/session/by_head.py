@@ -21,7 +21,7 @@ def attention_by_head(heads: Sequence[HeadSlots], query: Tensor, scaling: float 
         scaling: factor on query-key products; None: ``Dk ** -0.5``.
     """
     batch, all_heads, count, dim = query.shape
-    grouped = query.reshape(len(heads), -1, count, dim).split(1)
+    grouped = torch.split(query.reshape(len(heads), -1, count, dim), 1)
     causal = None
     if count > 1:
         # Right-aligned: a head's own mask are the last columns.
