@@ -13,6 +13,7 @@ from kvfw.core.state.observation import ALL, PROMPT, Columns, Needs, References
 from kvfw.core.state.rope import Rope, unrotate
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.layer import CompressedLayer
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,19 @@ class Forward:
     expected: int = 0
 
 
-def captured_after(before: Captured, state: KVState, seen: Forward, needs: Needs, *, plain: bool) -> Captured:
-    """Adds what is needed of the new tokens' queries to what was captured before.
+def captured_after(layer: CompressedLayer, positions: Tensor, seen: Forward, needs: Needs) -> Captured:
+    """Adds what is needed of the new tokens' queries to what the layer captured before.
 
-    ``state`` are the layer's slots, new tokens included; ``plain``: none of them is empty or biased.
+    ``positions`` ``[B, n]`` are theirs, -1 for padding; the layer holds their slots already.
     """
-    if needs == Needs(projection=needs.projection):
-        return before
+    before = after = layer.captured
     query, kwargs, count = seen.query, seen.kwargs, seen.query.shape[2]
-    positions = state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
-    after = _with_queries(before, query, positions, needs.queries, plain) if needs.queries else before
+    if needs.queries:
+        after = _with_queries(before, query, positions, needs.queries, layer.storage.plain)
     wanted = {n: Columns(n) for n in sorted(needs.column_sums)}
     columns = needs.of_source(PROMPT).columns
     if wanted or columns:
+        state = layer.state
         asked = {*wanted.values(), *columns}
         new = attention_columns(
             query, positions, state, scale(state, kwargs), asked, norms=seen.norms, **logit_options(kwargs)

@@ -210,16 +210,16 @@ class Session:
         part = self.anatomy.layers[index]
         announced = self._forward.cache.ends_at
         end = announced if announced is not None else self.plan.prompt_tokens
-        place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
+        positions = place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
         if part.index == self._first:
-            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._forward.ids)
+            layer.captured = layer.captured.followed(positions, self._forward.ids)
             self._forward.ids = None
         needs = self._needs(index)
         if not layer.compressed or self.plan.again:
             seen = layer.captured.seen
             rope = self.anatomy.rotary.read(index) if needs.moments else None
             shown = Forward(query, kwargs, rope, self._forward.norms.get(index), seen - count, end or seen)
-            layer.captured = captured_after(layer.captured, layer.state, shown, needs, plain=layer.storage.plain)
+            layer.captured = captured_after(layer, positions, shown, needs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, end):
             self._event(index, layer, ended, kwargs)
