@@ -216,7 +216,8 @@ def test_size_ratios_compare_rows_of_the_same_trials() -> None:
 
 
 def test_size_ratios_are_over_the_same_prompts_only() -> None:
-    long, short = {"recall": 1.0, "kv_mb": 60.0}, {"recall": 1.0, "kv_mb": 20.0}
+    long: dict[str, float | None] = {"recall": 1.0, "kv_mb": 60.0}
+    short: dict[str, float | None] = {"recall": 1.0, "kv_mb": 20.0}
     trials = [
         record("full", "ratio=1", 2048, metrics=long),
         record("full", "ratio=1", 1024, metrics=short),
