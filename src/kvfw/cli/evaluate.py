@@ -112,7 +112,8 @@ def _read_config(path: Path | None) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OptionError(f"cannot read settings from {path}: {error}") from None
+        hint = "\nA composition that begins with [ stands in quotes" if isinstance(error, yaml.YAMLError) else ""
+        raise OptionError(f"cannot read settings from {path}: {error}{hint}") from None
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

@@ -29,7 +29,8 @@ class PeakMegabytes(MetricPart):
     """The largest cache a row ever held while it answered, bytes of keys and values in units of 2^20.
 
     Measured with ``--compress-every`` only, between forwards: after the prompt's compression, after the question of a
-    question-agnostic run, and after each token of the response. The full cache's peak is the one at its end.
+    question-agnostic run (before a compression that it may bring about), and after each token of the response. The full
+    cache's peak is the one at its end.
 
     Source: kvfw's own addition, because a cache that is compressed while decoding is bounded by what it grows to.
     """

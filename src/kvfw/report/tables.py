@@ -18,7 +18,13 @@ Detail = Literal["mean", "se", "ci95", "interval"]
 Shown = Sequence[tuple[MetricInfo, Detail]]
 
 REF_PPL: Final = "ref_ppl"
-SHORT: Final[Mapping[str, Detail]] = {REF_PPL: "se", "kv_mb": "mean", "tok_s": "mean", "span_kept": "mean"}
+SHORT: Final[Mapping[str, Detail]] = {
+    REF_PPL: "se",
+    "kv_mb": "mean",
+    "peak_kv_mb": "mean",
+    "tok_s": "mean",
+    "span_kept": "mean",
+}
 """Metrics shown in a terminal after the primary score."""
 MOST_REASONS: Final = 8
 TOLERANCE: Final = 0.02

@@ -105,7 +105,10 @@ def test_answers_and_peaks_are_those_of_an_attach_block(
         assert len(tokens) > 2 * EVERY
         assert found[compose].response == loaded.tokenizer.decode(list(tokens), skip_special_tokens=True), compose
         assert found[compose].extra["response_tokens"] == len(tokens)
-        assert found[compose].metrics["peak_kv_mb"] == peak / 2**20, compose
+        # The question is held in full until its forward ends in a compression, which the block does not show.
+        asked_mb = found[compose].metrics["kv_mb"] or 0
+        assert found[compose].metrics["peak_kv_mb"] == max(asked_mb, peak / 2**20), compose
+        assert not aware or asked_mb < peak / 2**20
         # Teacher-forced in stretches, where the block feeds token by token: token 1 too after a question.
         counted = likelihoods[aware:]
         perplexity = math.exp(sum(counted) / len(counted))

@@ -138,4 +138,5 @@ def _decoded(
 
 def _alone(engine: CacheEngine, max_new_tokens: int) -> tuple[tuple[int, ...], CacheReport, int]:
     written, report = engine.written(max_new_tokens)
-    return written.tokens, report, max(written.held)
+    # A question longer than a stretch is held in full until its own forward ends in a compression.
+    return written.tokens, report, max(report.kv_bytes, *written.held)
