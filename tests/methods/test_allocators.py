@@ -154,7 +154,7 @@ def test_scored_allocators_are_their_slow_references_row_by_row(batch: Batch, da
     slow = [slow_counts([*low, *high], total) for (low, high), total in zip(batch, totals, strict=True)]
     assert found == [[row[:2], row[2:]] for row in slow]
     for mode in ("mean", "each"):
-        found = budgets(EqualMass(heads=mode), totals, layers)  # type: ignore[arg-type]
+        found = budgets(EqualMass(heads=mode), totals, layers)
         assert [list(map(sum, row)) for row in found] == [
             list(map(sum, slow_equal_mass(row, total, mode == "each")))
             for row, total in zip(batch, totals, strict=True)

@@ -177,4 +177,5 @@ def _checked(table: object, where: str, words: bool = False) -> Heads:
 
 
 def _entry(entry: Any) -> Entry:
-    return entry if isinstance(entry, str) else float(entry)
+    word: Entry = entry
+    return word if isinstance(entry, str) else float(entry)
