@@ -13,8 +13,9 @@ from kvfw.core.parts.part import Part, Scope
 class UniformBudgets(Part):
     """The same number of slots in every layer and head, as without an allocator.
 
-    ``b_lh = total / number of heads``. Source: the rule of most eviction methods, SnapKV among them (Li et al. 2024,
-    arXiv 2404.14469).
+    ``b_lh = total / number of heads``.
+
+    Source: the rule of most eviction methods, SnapKV among them (Li et al. 2024, arXiv 2404.14469).
     """
 
     scope: ClassVar[Scope] = "shape"
