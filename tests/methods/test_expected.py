@@ -139,4 +139,4 @@ def test_a_models_own_sinks_take_their_part() -> None:
 def test_it_needs_moments_and_its_scores_share_a_unit() -> None:
     assert is_comparable(ExpectedAttention())
     with pytest.raises(RunError, match="moments"):
-        ExpectedAttention().score(observe([random_row(9, 1)]))
+        ExpectedAttention().score(replace(observe([random_row(9, 1)]), moments={}))

@@ -47,6 +47,10 @@ def names(kind: Kind) -> list[str]:
     return [spec.name for spec in default_registry().of_kind(kind)]
 
 
+#: Scorers of negative scores, which cannot weight a merge.
+NEGATIVE = ("knorm", "keydiff")
+
+
 def stage_texts() -> list[str]:
     """Every stage name that stands alone, and the generic forms with every other part that they can hold."""
     registry = default_registry()
@@ -64,7 +68,7 @@ def stage_texts() -> list[str]:
         f"merge(merger={merger},space={space},weight=position,bias=log)"
         for merger, space in product(names(Kind.MERGER), names(Kind.SPACE))
     ]
-    weighted = [f"merge(merger=ewmeans,weight={scorer})" for scorer in names(Kind.SCORER)]
+    weighted = [f"merge(merger=ewmeans,weight={scorer})" for scorer in names(Kind.SCORER) if scorer not in NEGATIVE]
     return [*alone, *selects, *merges, *weighted, "streaming(positions=cache)"]
 
 

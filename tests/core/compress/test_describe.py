@@ -12,10 +12,11 @@ REGISTRY = collect([])
 
 
 def test_options_have_defaults_rules_and_meaning() -> None:
-    window, kernel, pool = describe(REGISTRY.get(Kind.SCORER, "snapkv")).options
+    window, kernel, pool, reduce = describe(REGISTRY.get(Kind.SCORER, "snapkv")).options
     assert (window.key, window.default, window.rules, window.part) == ("window", "84", (">= 1",), None)
     assert str(kernel) == "kernel=7  pooling width in tokens, odd  (>= 1)"
     assert pool.rules == ("avg or max",)
+    assert reduce.rules == ("mean or max",)
 
 
 def test_an_option_may_hold_a_part() -> None:

@@ -28,9 +28,10 @@ def window_peaks(obs: Observation) -> Float32[Tensor, "B Hkv N"]:
     """
     queries, positions = obs.window()
     largest = Columns(over="max", heads="each")
-    options = {"softcap": obs.softcap, "sink_logits": obs.sink_logits}
-    found = attention_columns(queries, positions, obs.state, obs.scale, (largest,), **options)[largest]
-    return found.unflatten(1, (obs.state.keys.shape[1], -1)).amax(2)
+    found = attention_columns(
+        queries, positions, obs.state, obs.scale, (largest,), softcap=obs.softcap, sink_logits=obs.sink_logits
+    )[largest]
+    return found.view(found.shape[0], obs.state.keys.shape[1], -1, found.shape[-1]).amax(2)
 
 
 def odd_kernel(kernel: int) -> int:

@@ -1,5 +1,6 @@
 """KNorm (Devoto et al. 2024, arXiv 2406.11430)."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -24,4 +25,4 @@ class KNorm(Part):
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Negative norms of the keys."""
-        return -obs.state.keys.float().norm(dim=-1)
+        return -torch.linalg.vector_norm(obs.state.keys.float(), dim=-1)

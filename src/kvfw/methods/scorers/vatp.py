@@ -38,4 +38,4 @@ class VATP(Part):
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Scores times the values' L1 norms."""
-        return obs.score(self.scorer) * obs.state.values.float().norm(p=1, dim=-1)
+        return obs.score(self.scorer) * obs.state.values.float().abs().sum(-1)
