@@ -138,7 +138,6 @@ def positions(state: KVState, row: int, head: int) -> list[int]:
 
 
 def test_an_allocator_ranks_by_the_scorer() -> None:
-    _, obs = padded_rows(2)
     both = [
         compressor(parse(text), amount(ratio=2), sinks=SINKS, recent=RECENT).rules[0]
         for text in ("criticalkv@adakv", "snapkv@adakv")

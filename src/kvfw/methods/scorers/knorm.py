@@ -25,4 +25,5 @@ class KNorm(Part):
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Negative norms of the keys."""
-        return -torch.linalg.vector_norm(obs.state.keys.float(), dim=-1)
+        norms: Tensor = torch.linalg.vector_norm(obs.state.keys.float(), dim=-1)
+        return -norms
