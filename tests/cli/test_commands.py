@@ -1,6 +1,8 @@
 """The command line as a user meets it: exit codes, one clear error, files, JSON, interruption, speed of listings."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvfw.cli.generate import _print as show_samples
 from kvfw.cli.main import COMMANDS, run
@@ -93,6 +96,30 @@ def test_a_wrong_request_is_one_error_and_exit_code_2(
     printed = capsys.readouterr()
     assert words in printed.err
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("style", ['"', "'", None], ids=["double quotes", "single quotes", "as YAML writes it"])
+def test_compositions_with_all_signs_go_through_yaml_and_back(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], style: str | None
+) -> None:
+    compose = ["[0]full;[1]snapkv@adakv(floor=0.3)", "kvzip@global"]
+    file = tmp_path / "settings.yaml"
+    settings = {"model": str(tiny_folder), "contexts": 400, "depths": 50, "max_new_tokens": 2, "compose": compose}
+    file.write_text(yaml.safe_dump(settings, default_style=style))
+    assert run(["eval", "--config", str(file), "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert [row["compose"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["full", *compose]
+    assert run(["report", str(tmp_path / "run"), "--format", "all", "--x-axis", "size_ratio"]) == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "tables.csv").read_text(encoding="utf-8"))))
+    assert list(dict.fromkeys(row["compose"] for row in rows)) == ["full", *compose]
+
+
+def test_compositions_without_quotes_in_yaml_are_told_to_have_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("compose: [0]full;[1]snapkv\n")
+    assert run(["eval", "--config", str(file)]) == 2
+    assert "A composition that begins with [ stands in quotes" in capsys.readouterr().err
 
 
 def test_a_wrong_settings_file_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ LONG = "part(" + ",".join(f"option{at}=value" for at in range(12)) + "):0.5+" + 
         [record(metrics={"recall": 1.0, "kv_mb": None}, reasons={"kv_mb": "why"})],
         [
             record(name, amount, seed=seed, metrics={"recall": 0.0, "kv_mb": 3.0, "ref_ppl": 1.0, "span_kept": 0.5})
-            for name in (LONG, "$a_b^c$", "中文", "<b>&")
+            for name in (LONG, "$a_b^c$", "中文", "<b>&", "[0-1]full;[2-]snapkv@adakv(floor=0.3)|refit", "kvzip@global")
             for amount in ("ratio=4", "slots=100")
             for seed in range(2)
         ],

@@ -142,8 +142,9 @@ def test_hostile_text_is_shown_and_does_nothing() -> None:
         [record(metrics={})],
         [record(metrics={"recall": None}, reasons={"recall": "why"})],
         [record("a" * 300 + ":0.5+b:0.5", response=""), record("full", "ratio=1", response=" \n")],
+        [record("[0-1]full;[2-]snapkv@adakv(floor=0.3)|refit"), record("full", "ratio=1")],
     ],
-    ids=["one", "no metric", "null", "long name"],
+    ids=["one", "no metric", "null", "long name", "policies"],
 )
 def test_edges_make_a_page(trials: list[TrialRecord]) -> None:
     assert read(page_of(*trials)).faults == []

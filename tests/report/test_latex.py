@@ -17,6 +17,8 @@ from kvfw.core.contracts.records import TrialRecord
 from kvfw.report.latex import escape, latex_tables
 
 HOSTILE = r"a(b=\input{x},c=%$&#^~<>|\"*[-]):0.5+" + "x" * 60 + ":0.5"
+#: Rows that begin with a bracket, which LaTeX would read as an argument of the line break before.
+POLICIES = ("full", "[0-1]full;[2-]snapkv@adakv(floor=0.3)|refit", "[-1]full;[0-28]x|y", "kvzip@global|a|b")
 COMPILER = shutil.which("pdflatex") or shutil.which("tectonic")
 COMMANDS = re.findall(
     "[a-z]+",
@@ -121,8 +123,9 @@ def test_the_tables_read_well(founding_report: Report) -> None:
         lambda: small_report(record()),
         lambda: small_report(record(metrics={"ref_ppl": None}, reasons={"ref_ppl": "one % token_"})),
         lambda: small_report(record(metrics={})),
+        lambda: small_report(*(record(name, seed=seed) for name in POLICIES for seed in range(2))),
     ],
-    ids=["hostile", "one trial", "null", "no metric"],
+    ids=["hostile", "one trial", "null", "no metric", "policies"],
 )
 def test_edges_read_well_and_compile(report: object, tmp_path: Path) -> None:
     assert callable(report)

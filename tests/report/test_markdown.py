@@ -42,6 +42,7 @@ def test_nothing_recorded_is_said() -> None:
     ("text", "escaped"),
     [
         ("a|b", r"a\|b"),
+        ("[0-1]full;[2-]snapkv@adakv(floor=0.3)|refit", r"\[0-1\]full;\[2-\]snapkv@adakv(floor=0.3)\|refit"),
         ("a\\|b", r"a\\\|b"),
         ("a\r\nb\rc\td", "a<br>b<br>c d"),
         ("<b>&amp;", r"\<b\>\&amp;"),

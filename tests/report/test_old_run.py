@@ -33,9 +33,9 @@ def report(old: Results) -> Report:
 def test_the_table_is_the_one_printed_then(report: Report) -> None:
     lines = plain_lines(report.results)
     assert lines[:3] == [
-        "Compose                     Ratio             Recall  Ref PPL  KV MB  Tok/s  Needle kept",
-        "full                         1.00  100.0 % [57, 100]    1.355  45.00   15.3      100.0 %",
-        "snapkv:0.8+ewmeans_pre:0.2   4.00    40.0 % [12, 77]    3.318  14.15   15.3       47.6 %",
+        "Compose                     Ratio  Size             Recall  Ref PPL  KV MB  Tok/s  Needle kept",
+        "full                         1.00  1.00  100.0 % [57, 100]    1.355  45.00   15.3      100.0 %",
+        "snapkv:0.8+ewmeans_pre:0.2   4.00  3.18    40.0 % [12, 77]    3.318  14.15   15.3       47.6 %",
     ]
     assert "# Tok/s without 4 of a row's trials: timed in the first trial of each length only." in lines
     assert "# snapkv:0.8+ewmeans_pre:0.2  ratio 4  −60.0 (+0 −3) cannot decide" in lines

@@ -28,14 +28,15 @@ def five_rows() -> Results:
 
 def test_five_rows_fit_a_hundred_columns_on_a_line_each(five_rows: Results) -> None:
     lines = rendered(five_rows, 100)
-    assert lines[:7] == [
-        "Compose                     Ratio                 Recall        Ref PPL  KV MB  Tok/s  Span kept",
-        "─" * 96,
-        "full                         1.00  91.1 ± 3.5 % [79, 96]  1.180 ± 0.009  40.96   17.0          –",
-        "snapkv                       4.00  84.4 ± 2.9 % [71, 92]  1.420 ± 0.034  10.24   20.0       37 %",
-        f"{HYBRID}   4.00  80.0 ± 4.7 % [66, 89]  1.420 ± 0.034  10.24   20.0       37 %",
-        "snapkv                       8.00  46.7 ± 4.7 % [33, 61]  1.740 ± 0.069   5.12   24.0       37 %",
-        "uniform                      8.00     0.0 ± 0.0 % [0, 8]  1.740 ± 0.069   5.12   24.0       37 %",
+    assert lines[:8] == [
+        " " * 93 + "Span",
+        "Compose                     Ratio  Size                 Recall        Ref PPL  KV MB  Tok/s  kept",
+        "─" * 97,
+        "full                         1.00  1.00  91.1 ± 3.5 % [79, 96]  1.180 ± 0.009  40.96   17.0     –",
+        "snapkv                       4.00  4.00  84.4 ± 2.9 % [71, 92]  1.420 ± 0.034  10.24   20.0  37 %",
+        f"{HYBRID}   4.00  4.00  80.0 ± 4.7 % [66, 89]  1.420 ± 0.034  10.24   20.0  37 %",
+        "snapkv                       8.00  8.00  46.7 ± 4.7 % [33, 61]  1.740 ± 0.069   5.12   24.0  37 %",
+        "uniform                      8.00  8.00     0.0 ± 0.0 % [0, 8]  1.740 ± 0.069   5.12   24.0  37 %",
     ]
 
 
@@ -48,8 +49,8 @@ def test_at_eighty_columns_intervals_go_below_and_compositions_break_between_sta
     five_rows: Results,
 ) -> None:
     lines = rendered(five_rows, 80)
-    assert lines[6].startswith("snapkv:0.8         4.00  80.0 ± 4.7 %  1.420 ± 0.034")
-    assert lines[7].split() == ["+ewmeans_pre:0.2", "[66,", "89]"]
+    assert lines[7].startswith("snapkv:0.8         4.00  4.00  80.0 ± 4.7 %  1.420 ± 0.034")
+    assert lines[8].split() == ["+ewmeans_pre:0.2", "[66,", "89]"]
 
 
 def test_a_pipe_gets_one_line_per_row_and_notes_that_start_with_a_hash(five_rows: Results) -> None:
@@ -57,9 +58,10 @@ def test_a_pipe_gets_one_line_per_row_and_notes_that_start_with_a_hash(five_rows
     rows, notes = lines[:6], lines[6:]
     assert rows[3].split("  ")[0] == HYBRID
     assert len({cell_len(row) for row in rows}) == 1
-    assert notes[:3] == [
+    assert notes[:4] == [
         "# n = 45 trials in every row. ± standard error over groups (prompts that share a text). "
         "[ , ] Wilson 95 % interval, trials taken as independent.",
+        "# Size: how many times smaller the whole prompt's cache is than that of full.",
         "# Tok/s without 42 of a row's trials: timed in the first trial of each length only.",
         "# Span kept –: nothing was compressed.",
     ]

@@ -41,8 +41,9 @@ def test_the_summary_has_every_metric_with_error_and_interval(report: Report) ->
 def test_hits_by_depth_are_the_published_ones(report: Report) -> None:
     context, grid, seed = facet_grids(report.results)
     assert (context.title, grid.title, seed.title) == ("Recall by context", "Recall by depth", "Recall by seed")
-    assert [cell.main for cell in grid.rows[0]] == ["full", "ratio 1", "6", "9", "8", "9", "9", "41/45"]
-    assert grid.notes == ("Hits of 9 trials.",)
+    assert [cell.main for cell in grid.rows[0]] == ["full", "ratio 1", "1.00", "6", "9", "8", "9", "9", "41/45"]
+    assert grid.notes[0] == "Hits of 9 trials."
+    assert grid.notes[1].startswith("Size ratio: how many times smaller the whole prompt's cache is")
 
 
 def test_unequal_depths_show_their_n() -> None:
@@ -65,8 +66,8 @@ def test_comparisons_lead_with_recall_and_ref_ppl(report: Report) -> None:
     grids = comparison_grids(report.results, leading_only=True)
     assert [grid.title for grid in grids] == titles[:4]
     snapkv = [str(cell) for cell in grids[0].rows[3]]
-    assert snapkv[:5] == ["snapkv", "ratio 4", "45", "0", "3"]
-    assert snapkv[5].startswith("−6.7 [−")
+    assert snapkv[:6] == ["snapkv", "ratio 4", "3.54", "45", "0", "3"]
+    assert snapkv[6].startswith("−6.7 [−")
     assert snapkv[-1] == "cannot decide"
     assert "trials taken as independent" in grids[0].notes[0]
     assert "Holm-adjusted over 16 tests" in grids[0].notes[0]
@@ -132,7 +133,8 @@ def test_csv_has_one_line_per_row_and_metric(report: Report) -> None:
     lines = list(csv.DictReader(io.StringIO(metrics_csv(report.results))))
     assert len(lines) == 17 * len(METRICS)
     assert " ".join(lines[0]) == (
-        "compose amount ratio size_ratio metric unit mean se lo hi interval n groups few_groups reason"
+        "compose amount ratio held_ratio slots_per_head size_ratio metric unit mean se lo hi interval n groups "
+        "few_groups reason"
     )
     recall = lines[0]
     assert (recall["compose"], recall["metric"], recall["unit"]) == ("full", "recall", "fraction")

@@ -1,6 +1,7 @@
 """Computes ``results.json`` from trial records: one row per composition and amount, every value with its errors."""
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,14 @@ from kvfw.analysis.compare import Comparison, compare_rows
 from kvfw.analysis.names import is_full
 from kvfw.analysis.schema_1 import results_2
 from kvfw.analysis.stats import Summary
-from kvfw.core.contracts.records import SCHEMA, Facet, Frozen, MetricInfo, RowKey, TrialKey, TrialRecord
+from kvfw.core.contracts.records import SCHEMA, Facet, Frozen, MetricInfo, PromptKey, RowKey, TrialKey, TrialRecord
 from kvfw.core.contracts.task import facet_text
 from kvfw.errors import StoreError
 
 SIZE: Final = "kv_mb"
-"""The metric whose means give size ratios."""
+"""The metric that gives size ratios."""
+HELD, SLOTS = "held_ratio", "slots_per_head"
+"""What records hold of the amount that came out."""
 MOST_VALUES: Final = 20
 """Facets with more values than this are not tabulated."""
 
@@ -43,6 +46,12 @@ class ResultRow(Frozen):
         n: trials recorded, with or without a value of each metric.
         metrics: by name, in table order.
         by_facet: the primary score by facet and the text of its value; only facets of 2 to 20 values.
+        held_ratio: how many times smaller the middle became, over the compressed layers and their KV heads; like the
+            next, a mean over trials and None in records that do not say.
+        slots_per_head: slots of the whole prompt's cache, over all layers and KV heads.
+        size_ratio: bytes of the full cache over bytes held, all layers, over the prompts that both rows answered.
+        seconds: by phase, a mean over the trials that recorded it: all rows of a prompt share ``prefill`` and
+            ``probe``; ``compress`` and ``decode`` are a row's own.
         reasons: why ``ratio`` is None; otherwise empty.
     """
 
@@ -52,6 +61,10 @@ class ResultRow(Frozen):
     n: int = Field(ge=1)
     metrics: dict[str, Summary]
     by_facet: dict[str, dict[str, FacetScore]]
+    held_ratio: float | None = None
+    slots_per_head: float | None = None
+    size_ratio: float | None = None
+    seconds: dict[str, float] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
@@ -87,12 +100,8 @@ class Results(Frozen):
 
     @property
     def size_ratios(self) -> dict[RowKey, float]:
-        """How many times smaller than ``full``'s the whole cache of each row is, if both have the same trials."""
-        sizes = {RowKey(row.compose, row.amount): row.metrics.get(SIZE) for row in self.rows}
-        full = next((size for key, size in sizes.items() if is_full(key.compose)), None)
-        if full is None or not full.mean:
-            return {}
-        return {key: full.mean / size.mean for key, size in sizes.items() if size and size.mean and size.n == full.n}
+        """How many times smaller than ``full``'s the whole cache of each row is, where that is known."""
+        return {RowKey(row.compose, row.amount): row.size_ratio for row in self.rows if row.size_ratio is not None}
 
     def to_json(self) -> str:
         """Strict, indented JSON ending in a newline. Raises ValueError for a NaN in ``config``."""
@@ -136,12 +145,14 @@ def summarise(
     everything = [trial for key in keys for trial in trials_of[key]]
     facets = facet_values(everything)
     primary = primary_of(infos)
+    full = {trial.key.prompt: trial for trial in reversed(everything) if is_full(trial.key.compose)}
     config: dict[str, JsonValue] = json.loads(json.dumps(dict(settings), allow_nan=False))
     return Results(
         config=config,
         metrics=infos,
         rows=tuple(
-            _row(key, trials_of[key], infos, _by_facet(trials_of[key], facets, primary), resamples) for key in keys
+            _row(key, trials_of[key], infos, _by_facet(trials_of[key], facets, primary), full, resamples)
+            for key in keys
         ),
         comparisons=compare_rows(keys, everything, infos, references, resamples=resamples),
     )
@@ -193,6 +204,7 @@ def _row(
     trials: Sequence[TrialRecord],
     infos: Sequence[MetricInfo],
     by_facet: dict[str, dict[str, FacetScore]],
+    full: Mapping[PromptKey, TrialRecord],
     resamples: int,
 ) -> ResultRow:
     ratio = stats.mean([trial.ratio for trial in trials if trial.ratio is not None])
@@ -203,8 +215,34 @@ def _row(
         n=len(trials),
         metrics={info.name: _summary(info, trials, resamples) for info in infos},
         by_facet=by_facet,
+        held_ratio=stats.mean([trial.extra[HELD] for trial in trials if HELD in trial.extra]).value,
+        slots_per_head=stats.mean([trial.extra[SLOTS] for trial in trials if SLOTS in trial.extra]).value,
+        size_ratio=_size_ratio(trials, full),
+        seconds=_seconds(trials),
         reasons={} if ratio.reason is None else {"ratio": ratio.reason},
     )
+
+
+def _size_ratio(trials: Sequence[TrialRecord], full: Mapping[PromptKey, TrialRecord]) -> float | None:
+    """The full cache's bytes over those of a row, summed over the prompts for which both are known."""
+    pairs = [
+        (whole, held)
+        for trial in trials
+        if (other := full.get(trial.key.prompt)) is not None
+        and other.prompt_sha256 == trial.prompt_sha256
+        and (whole := other.metrics.get(SIZE))
+        and (held := trial.metrics.get(SIZE))
+    ]
+    return math.fsum(whole for whole, _ in pairs) / math.fsum(held for _, held in pairs) if pairs else None
+
+
+def _seconds(trials: Sequence[TrialRecord]) -> dict[str, float]:
+    """Mean seconds of each phase, over the trials that recorded it."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        for phase, seconds in trial.seconds.items():
+            spent[phase].append(seconds)
+    return {phase: math.fsum(values) / len(values) for phase, values in spent.items()}
 
 
 def _summary(info: MetricInfo, trials: Sequence[TrialRecord], resamples: int) -> Summary:

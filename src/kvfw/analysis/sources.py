@@ -13,7 +13,7 @@ from kvfw.core.contracts.records import MetricInfo, RowKey, TrialRecord
 from kvfw.core.contracts.settings import flat_settings, setting_text
 from kvfw.errors import RequestError
 
-MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent"})
+MAY_DIFFER: Final = frozenset({"compose", "amounts", "sinks", "recent", "compress_every"})
 """Settings that give other rows, not another experiment. All other settings must agree."""
 TELLING: Final = ("model", "task", "question_aware")
 """Settings that explain a difference best, so they are named first."""
@@ -161,7 +161,7 @@ def _each_note(names: Sequence[str], sources: Sequence[Source]) -> Iterator[str]
             yield f"{name}: {problem}" if several else problem
     if several:
         yield "Speeds of different runs were measured at different times and cannot be compared."
-        for setting in ("sinks", "recent"):
+        for setting in ("sinks", "recent", "compress_every"):
             texts = [setting_text(source.settings, setting) for source in sources]
             if len(set(texts)) > 1:
                 values = ", ".join(f"{text} in {name}" for name, text in zip(names, texts, strict=True))

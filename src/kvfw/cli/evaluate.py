@@ -33,6 +33,12 @@ from kvfw.errors import KvfwError, OptionError
     default=None,
     help="Compress the prompt with or without its question.  [default: aware]",
 )
+@click.option(
+    "--compress-every",
+    type=int,
+    metavar="N",
+    help="Also compress while answering, every N tokens, down to --slots, or to what the prompt was compressed to.",
+)
 @click.option("--max-new-tokens", type=int, help="Longest response in tokens.  [default: the task's; niah: 24]")
 @click.option(
     "--reference",
@@ -106,7 +112,8 @@ def _read_config(path: Path | None) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OptionError(f"cannot read settings from {path}: {error}") from None
+        hint = "\nA composition that begins with [ stands in quotes" if isinstance(error, yaml.YAMLError) else ""
+        raise OptionError(f"cannot read settings from {path}: {error}{hint}") from None
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

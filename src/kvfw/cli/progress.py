@@ -81,7 +81,7 @@ class Bars(Shown):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("trials"),

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from kvfw.analysis.sources import Source
     from kvfw.core.contracts.records import MetricInfo
+    from kvfw.report.scatter import XAxis
 
 FORMATS = ("html", "markdown", "csv", "latex", "all")
+X_AXES = ("kv_mb", "size_ratio", "ratio")
 
 
 @click.command("report")
@@ -29,6 +31,13 @@ FORMATS = ("html", "markdown", "csv", "latex", "all")
     help="html comes with figures as PNG and PDF; latex needs the booktabs package only.",
 )
 @click.option(
+    "--x-axis",
+    type=click.Choice(X_AXES),
+    default=X_AXES[0],
+    show_default=True,
+    help="What figures draw the scores against: bytes held, how many times smaller the whole cache is, or the amount.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -40,7 +49,7 @@ FORMATS = ("html", "markdown", "csv", "latex", "all")
     metavar="SPEC",
     help="Composition that all others are compared with. Repeatable.  [default: full and the first composition]",
 )
-def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tuple[str, ...]) -> int:
+def command(runs: tuple[Path, ...], form: str, x_axis: "XAxis", out: Path | None, reference: tuple[str, ...]) -> int:
     """Report one run, or several side by side: tables with intervals, comparisons, figures, samples.
 
     RUN is a folder that kvfw eval wrote; it may be unfinished. Runs must be of one experiment: the same model, task,
@@ -56,7 +65,7 @@ def command(runs: tuple[Path, ...], form: str, out: Path | None, reference: tupl
     folder = out if out is not None else runs[0] if len(runs) == 1 else Path("report")
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file; --out must name a folder")
-    for name, data in report_files(report, [each for each in FORMS if form in (each, "all")]):
+    for name, data in report_files(report, [each for each in FORMS if form in (each, "all")], x_axis):
         write_atomic(folder / name, data)
         click.echo(str(folder / name))
     return 0

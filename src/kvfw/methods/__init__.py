@@ -60,6 +60,21 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             "one threshold everywhere",
         ),
         PartSpec(
+            Kind.ALLOCATOR,
+            "equalmass",
+            f"{here}.allocators.equalmass:EqualMass",
+            "the same retained mass per layer",
+        ),
+        PartSpec(Kind.ALLOCATOR, "cake", f"{here}.allocators.cake:Cake", "more slots where attention spreads, shifts"),
+        PartSpec(
+            Kind.ALLOCATOR, "zigzag", f"{here}.allocators.zigzag:ZigZag", "more slots where attention needs more tokens"
+        ),
+        PartSpec(
+            Kind.ALLOCATOR, "simlayer", f"{here}.allocators.simlayer:SimLayer", "few slots for layers that look nearby"
+        ),
+        PartSpec(Kind.ALLOCATOR, "table", f"{here}.allocators.table:Table", "in proportion to the weights of a file"),
+        PartSpec(Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"),
+        PartSpec(
             Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
         ),
         PartSpec(

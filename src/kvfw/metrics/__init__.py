@@ -27,6 +27,7 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
         PartSpec(
             Kind.METRIC, "kv_overhead_mb", f"{here}.kv_mb:OverheadMegabytes", "bytes of positions, masses, biases"
         ),
+        PartSpec(Kind.METRIC, "peak_kv_mb", f"{here}.kv_mb:PeakMegabytes", "largest cache held while answering"),
         PartSpec(Kind.METRIC, "tok_s", f"{here}.tok_s:TokensPerSecond", "decode speed at batch 1"),
         PartSpec(Kind.METRIC, "span_kept", f"{here}.span_kept:SpanKept", "share kept of what the answer needs"),
     )

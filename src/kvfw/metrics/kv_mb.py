@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from kvfw.core.contracts.metric import Evidence, MetricPart, Value
+from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
 from kvfw.core.contracts.records import MetricInfo
 
 BYTES_PER_MB = 2**20
@@ -23,6 +23,28 @@ class KVMegabytes(MetricPart):
     def measure(self, evidence: Evidence) -> Value:
         """Megabytes (2^20 bytes)."""
         return evidence.kv_bytes / BYTES_PER_MB
+
+
+class PeakMegabytes(MetricPart):
+    """The largest cache a row ever held while it answered, bytes of keys and values in units of 2^20.
+
+    Measured with ``--compress-every`` only, between forwards: after the prompt's compression, after the question of a
+    question-agnostic run (before a compression that it may bring about), and after each token of the response. The full
+    cache's peak is the one at its end.
+
+    Source: kvfw's own addition, because a cache that is compressed while decoding is bounded by what it grows to.
+    """
+
+    info: ClassVar[MetricInfo] = MetricInfo(
+        name="peak_kv_mb", title="Peak KV MB", unit="MB", digits=2, higher_is_better=False
+    )
+    only_with: ClassVar[str] = "compress_every"
+
+    def measure(self, evidence: Evidence) -> Value:
+        """Megabytes (2^20 bytes)."""
+        if evidence.peak_bytes is None:
+            return Missing("the response was not decoded token by token")
+        return evidence.peak_bytes / BYTES_PER_MB
 
 
 class OverheadMegabytes(MetricPart):

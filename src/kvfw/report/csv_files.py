@@ -8,17 +8,19 @@ from typing import Final
 from kvfw.analysis.compare import Comparison
 from kvfw.analysis.results import ResultRow, Results
 from kvfw.analysis.stats import Summary
-from kvfw.core.contracts.records import MetricInfo, RowKey
+from kvfw.core.contracts.records import MetricInfo
 from kvfw.report.grid import Grid, Spec, grid_of
 
-Fact = tuple[ResultRow, MetricInfo, Summary, float | None]
-"""One metric of one row, and the row's size ratio."""
+Fact = tuple[ResultRow, MetricInfo, Summary]
+"""One metric of one row."""
 
 METRICS: Final[Sequence[Spec[Fact]]] = (
     ("compose", "compose", lambda fact: fact[0].compose),
     ("amount", "amount", lambda fact: fact[0].amount),
     ("ratio", "number", lambda fact: fact[0].ratio),
-    ("size_ratio", "number", lambda fact: fact[3]),
+    ("held_ratio", "number", lambda fact: fact[0].held_ratio),
+    ("slots_per_head", "number", lambda fact: fact[0].slots_per_head),
+    ("size_ratio", "number", lambda fact: fact[0].size_ratio),
     ("metric", "text", lambda fact: fact[1].name),
     ("unit", "text", lambda fact: "fraction" if fact[1].unit == "%" else fact[1].unit),
     ("mean", "number", lambda fact: fact[2].mean),
@@ -57,12 +59,7 @@ COMPARISONS: Final[Sequence[Spec[Comparison]]] = (
 
 def metrics_csv(results: Results) -> str:
     """``tables.csv``: one line per row and metric; None is an empty field."""
-    sizes = results.size_ratios
-    facts: list[Fact] = [
-        (row, info, row.metrics[info.name], sizes.get(RowKey(row.compose, row.amount)))
-        for row in results.rows
-        for info in results.metrics
-    ]
+    facts: list[Fact] = [(row, info, row.metrics[info.name]) for row in results.rows for info in results.metrics]
     return csv_text(grid_of("metrics", "", facts, METRICS))
 
 

@@ -1,20 +1,25 @@
 """Renders the files of a report."""
 
 from collections.abc import Collection, Iterator
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from kvfw.analysis.sources import Report
+
+if TYPE_CHECKING:  # it imports matplotlib
+    from kvfw.report.scatter import XAxis
 
 Form = Literal["html", "markdown", "csv", "latex"]
 FORMS: tuple[Form, ...] = get_args(Form)
 DEFAULT: tuple[Form, ...] = ("html",)
 
 
-def report_files(report: Report, forms: Collection[Form] = DEFAULT) -> Iterator[tuple[str, bytes]]:
+def report_files(
+    report: Report, forms: Collection[Form] = DEFAULT, x: "XAxis" = "kv_mb"
+) -> Iterator[tuple[str, bytes]]:
     """Yields the name and content of each file as it is made.
 
     ``html``: ``report.html`` and ``figures/`` as PNG (300 dpi) and PDF; ``markdown``: ``tables.md``; ``csv``:
-    ``tables.csv`` and ``comparisons.csv``; ``latex``: ``tables.tex``.
+    ``tables.csv`` and ``comparisons.csv``; ``latex``: ``tables.tex``. ``x``: what figures draw the scores against.
     """
     if "html" in forms:
         # Imported here, so that tables alone do not import matplotlib.
@@ -22,7 +27,7 @@ def report_files(report: Report, forms: Collection[Form] = DEFAULT) -> Iterator[
         from kvfw.report.html import html_page
         from kvfw.report.scatter import scatter_plots
 
-        drawings = [*scatter_plots(report.results), *heat_maps(report.results, report.records)]
+        drawings = [*scatter_plots(report.results, x), *heat_maps(report.results, report.records)]
         yield "report.html", html_page(report, drawings).encode()
         for drawing in drawings:
             yield f"figures/{drawing.name}.png", drawing.save("png")

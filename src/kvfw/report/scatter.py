@@ -2,15 +2,16 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from kvfw.analysis.names import is_full, method_of
-from kvfw.analysis.results import SIZE, Results
-from kvfw.analysis.stats import Interval
+from kvfw.analysis.results import SIZE, ResultRow, Results
+from kvfw.analysis.stats import Interval, Summary
 from kvfw.core.contracts.records import MetricInfo
 from kvfw.report.canvas import (
     DOUBLE_IN,
@@ -29,6 +30,14 @@ from kvfw.report.looks import FILLS, Look, looks
 from kvfw.report.tables import leading
 from kvfw.report.texts import amount_text, heading
 
+XAxis = Literal["kv_mb", "size_ratio", "ratio"]
+"""What the first plot is drawn against."""
+RATIOS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "size_ratio": ("Size ratio", "how many times smaller the whole prompt's cache is than the full one"),
+        "ratio": ("Ratio asked for", "how many times smaller the middle of the prompt was asked to become"),
+    }
+)
 RETAINED: Final = "span_kept"
 LOG_FROM: Final = 3.0
 """An open-ended axis is logarithmic if its highest value is at least this many times its lowest."""
@@ -64,11 +73,19 @@ class Marks(NamedTuple):
         return look, "full" if is_full(point.compose) else self.fills[point.amount]
 
 
-def scatter_plots(results: Results) -> list[Drawing]:
-    """The plots whose metrics have a value in some row."""
+class Across(NamedTuple):
+    """What an x axis shows: its name, a row's value with its interval (None where it has none), and a description."""
+
+    title: str
+    of: Callable[[ResultRow], tuple[float, Interval | None] | None]
+    said: str
+
+
+def scatter_plots(results: Results, x: XAxis = SIZE) -> list[Drawing]:
+    """The plots whose values some row has; ``x`` is what the first one is drawn against."""
     marks = _marks(results)
     with drawing_style():
-        drawings = [_pareto(results, marks), _retained(results, marks)]
+        drawings = [_pareto(results, marks, x), _retained(results, marks)]
     return [drawing for drawing in drawings if drawing is not None]
 
 
@@ -80,9 +97,12 @@ def _marks(results: Results) -> Marks:
     )
 
 
-def _pareto(results: Results, marks: Marks) -> Drawing | None:
+def _pareto(results: Results, marks: Marks, x: XAxis) -> Drawing | None:
     infos = {info.name: info for info in results.metrics}
-    panels = [(infos[name], points) for name in leading(results) if (points := _points(results, infos, SIZE, name))]
+    across = _across(infos, x)
+    if across is None:
+        return None
+    panels = [(infos[name], points) for name in leading(results) if (points := _points(results, across, infos[name]))]
     if not panels:
         return None
     width = DOUBLE_IN if len(panels) == 2 else SINGLE_IN
@@ -91,19 +111,19 @@ def _pareto(results: Results, marks: Marks) -> Drawing | None:
     sheet = Sheet(width, 0.1 + PLOT_IN + FOOT_IN + legend.height_in + 0.05)
     for at, (info, points) in enumerate(panels):
         axes = sheet.axes(LEFT_IN + at * (plot_in + LEFT_IN + 0.1), 0.1, plot_in, PLOT_IN)
-        _against_bytes(axes, points, info, infos[SIZE], marks, plot_in)
+        _against_size(axes, points, info, across, marks, plot_in)
     legend.draw(sheet, 0.05, 0.1 + PLOT_IN + FOOT_IN)
     shown = " and ".join(info.title for info, _ in panels)
     return Drawing(
         "pareto",
-        f"{shown} against the bytes of the prompt's cache (logarithmic), with 95 % intervals. Rows that hold the same "
-        "bytes are set side by side in a grey band; a line joins the amounts of one composition.",
+        f"{shown} against {across.said} (logarithmic), with 95 % intervals. Rows at one place are set side by side in "
+        "a grey band; a line joins the amounts of one composition.",
         sheet.figure,
     )
 
 
-def _against_bytes(
-    axes: Axes, points: Sequence[Point], info: MetricInfo, size: MetricInfo, marks: Marks, width_in: float
+def _against_size(
+    axes: Axes, points: Sequence[Point], info: MetricInfo, across: Across, marks: Marks, width_in: float
 ) -> None:
     # The axis is in inches, to move rows of one size apart by the width of a marker, not by bytes.
     found = side_by_side([math.log(max(point.x, 1e-9)) for point in points], width_in)
@@ -118,7 +138,7 @@ def _against_bytes(
     axes.set_xlim(0, width_in)
     shown = apart([(group.middle_in, f"{math.exp(group.value):.3g}") for group in found.groups], least_in=0.3)
     axes.set_xticks([place for place, _ in shown], [text for _, text in shown])
-    axes.set_xlabel(printable(heading(size)))
+    axes.set_xlabel(printable(across.title))
     axes.set_ylabel(printable(heading(info)))
     if info.unit == "%":
         _percent(axes, "y")
@@ -131,7 +151,8 @@ def _retained(results: Results, marks: Marks) -> Drawing | None:
     primary = results.primary
     if primary is None or RETAINED not in infos or {primary.unit, infos[RETAINED].unit} != {"%"}:
         return None
-    points = _points(results, infos, RETAINED, primary.name)
+    across = _across(infos, RETAINED)
+    points = [] if across is None else _points(results, across, primary)
     if not points:
         return None
     legend = Legend(_entries(results, marks), SINGLE_IN - 0.1)
@@ -157,29 +178,35 @@ def _retained(results: Results, marks: Marks) -> Drawing | None:
     )
 
 
-def _points(results: Results, infos: Mapping[str, MetricInfo], x: str, y: str) -> list[Point]:
-    if x not in infos or y not in infos:
-        return []
-    points = []
-    for row in results.rows:
-        across, up = row.metrics[x], row.metrics[y]
-        if across.mean is None or up.mean is None:
-            continue
-        a, b = _factor(infos[x]), _factor(infos[y])
-        x_bar = None if across.ci95 is None else (across.ci95[0] * a, across.ci95[1] * a)
-        y_bar = None if up.ci95 is None else (up.ci95[0] * b, up.ci95[1] * b)
-        points.append(Point(row.compose, row.amount, across.mean * a, up.mean * b, x_bar, y_bar))
-    return points
+def _across(infos: Mapping[str, MetricInfo], x: str) -> Across | None:
+    """The x axis of that name: a ratio, or a metric; None for a metric that was not measured."""
+    if x in RATIOS:
+        title, said = RATIOS[x]
+        return Across(title, lambda row: (value, None) if (value := getattr(row, x)) else None, said)
+    if x not in infos:
+        return None
+    info = infos[x]
+    return Across(heading(info), lambda row: _shown(row.metrics[x], info), "the bytes of the prompt's cache")
+
+
+def _shown(summary: Summary, info: MetricInfo) -> tuple[float, Interval | None] | None:
+    """Mean and interval in the unit shown; None without a value."""
+    if summary.mean is None:
+        return None
+    factor = 100.0 if info.unit == "%" else 1.0
+    bar = None if summary.ci95 is None else (summary.ci95[0] * factor, summary.ci95[1] * factor)
+    return summary.mean * factor, bar
+
+
+def _points(results: Results, across: Across, info: MetricInfo) -> list[Point]:
+    found = [(row, across.of(row), _shown(row.metrics[info.name], info)) for row in results.rows]
+    return [Point(row.compose, row.amount, x[0], y[0], x[1], y[1]) for row, x, y in found if x and y]
 
 
 def _moved(point: Point, shift: float) -> Point:
     """The point and its interval, moved to the right."""
     bar = point.x_bar
     return point._replace(x=point.x + shift, x_bar=None if bar is None else (bar[0] + shift, bar[1] + shift))
-
-
-def _factor(info: MetricInfo) -> float:
-    return 100.0 if info.unit == "%" else 1.0
 
 
 def _plot(axes: Axes, point: Point, place: tuple[float, float], marks: Marks, *, across: bool) -> None:

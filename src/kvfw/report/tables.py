@@ -18,11 +18,17 @@ Detail = Literal["mean", "se", "ci95", "interval"]
 Shown = Sequence[tuple[MetricInfo, Detail]]
 
 REF_PPL: Final = "ref_ppl"
-SHORT: Final[Mapping[str, Detail]] = {REF_PPL: "se", "kv_mb": "mean", "tok_s": "mean", "span_kept": "mean"}
+SHORT: Final[Mapping[str, Detail]] = {
+    REF_PPL: "se",
+    "kv_mb": "mean",
+    "peak_kv_mb": "mean",
+    "tok_s": "mean",
+    "span_kept": "mean",
+}
 """Metrics shown in a terminal after the primary score."""
 MOST_REASONS: Final = 8
 TOLERANCE: Final = 0.02
-"""Size ratios whose relative difference from the requested ratio exceeds this are explained."""
+"""Ratios that came out and differ from those asked for by more than this, relatively, are explained."""
 ROW: Final[tuple[Spec[ResultRow], ...]] = (
     ("Composition", "compose", lambda row: row.compose),
     ("Amount", "amount", lambda row: amount_text(row.amount)),
@@ -38,15 +44,13 @@ def summary_grid(
 ) -> Grid:
     """Every metric of every row, each in the detail that ``detail`` gives."""
     shown = [(info, detail(info)) for info in results.metrics]
-    sizes = {} if any(part == "interval" for _, part in shown) else results.size_ratios
-    size: Spec[ResultRow] = ("Size ratio", "number", partial(_size, sizes))
     specs: list[Spec[ResultRow]] = [
         *ROW,
         *_n(results),
-        *([size] if sizes else []),
+        *_size(results),
         *((heading(info), "number", partial(_metric, info=info, detail=part)) for info, part in shown),
     ]
-    return grid_of(name, title, results.rows, specs, [*_statistics(results, shown), *_size_notes(results, sizes)])
+    return grid_of(name, title, results.rows, specs, [*_statistics(results, shown), *_size_notes(results)])
 
 
 def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) -> Grid:
@@ -59,10 +63,15 @@ def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) ->
     specs: list[Spec[ResultRow]] = [
         ("Compose", "compose", lambda row: row.compose),
         ("Ratio", "number", lambda row: MISSING if row.ratio is None else f"{row.ratio:.2f}"),
+        *_size(results, "Size"),
         *_n(results),
         *((info.title, "number", partial(_metric, info=info, detail=detail, short=True)) for info, detail in shown),
     ]
-    notes = [*_statistics(results, shown), *missing_notes(results, shown, MOST_REASONS)]
+    notes = [
+        *_statistics(results, shown),
+        *_size_notes(results, "Size"),
+        *missing_notes(results, shown, MOST_REASONS),
+    ]
     return grid_of("summary", "", results.rows, specs, notes)
 
 
@@ -79,6 +88,7 @@ def facet_grids(results: Results) -> Iterator[Grid]:
         cell = partial(_pooled, facet=facet, info=primary, hits=hits)
         specs: list[Spec[ResultRow]] = [
             *ROW,
+            *_size(results),
             *(
                 (text, "number", partial(cell, texts=(text,), with_n=not common))
                 for text in sorted(texts, key=_by_value)
@@ -87,7 +97,7 @@ def facet_grids(results: Results) -> Iterator[Grid]:
         ]
         said = "Hits" if hits else "Mean"
         note = f"{said} of {_trials(counts.pop())}." if common else f"{said}{' / trials' if hits else ''}."
-        yield grid_of(f"by-{facet}", f"{primary.title} by {facet}", results.rows, specs, [note])
+        yield grid_of(f"by-{facet}", f"{primary.title} by {facet}", results.rows, specs, [note, *_size_notes(results)])
 
 
 def comparison_grids(results: Results, *, leading_only: bool = False) -> list[Grid]:
@@ -98,7 +108,7 @@ def comparison_grids(results: Results, *, leading_only: bool = False) -> list[Gr
         names += [name for name in infos if name not in names]
     references = list(dict.fromkeys(each.reference.compose for each in results.comparisons))
     return [
-        comparison_grid(infos[name], reference, at, group)
+        comparison_grid(infos[name], reference, at, group, results)
         for name in names
         for at, reference in enumerate(references)
         if (group := [c for c in results.comparisons if (c.reference.compose, c.metric) == (reference, name)])
@@ -112,7 +122,7 @@ def leading(results: Results) -> list[str]:
     return [name for name in names if name in {info.name for info in results.metrics}]
 
 
-def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[Comparison]) -> Grid:
+def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[Comparison], results: Results) -> Grid:
     """All rows compared with one reference on one metric: one family of tests."""
     logarithmic = group[0].scale == "log"
     same_amount = not is_full(reference) and any(each.reference.amount == each.row.amount for each in group)
@@ -124,9 +134,14 @@ def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[C
         ("Only this", "number", lambda each: MISSING if each.gained is None else each.gained),
         ("Only ref.", "number", lambda each: MISSING if each.lost is None else each.lost),
     ]
+    rows = {RowKey(row.compose, row.amount): row for row in results.rows}
     specs: list[Spec[Comparison]] = [
         ("Composition", "compose", lambda each: each.row.compose),
         ("Amount", "amount", lambda each: amount_text(each.row.amount)),
+        *(
+            (title, kind, lambda each, shown=shown: shown(rows[RowKey(each.row.compose, each.row.amount)]))
+            for title, kind, shown in _size(results)
+        ),
         ("Pairs", "number", lambda each: each.pairs),
         *(discordant if info.proportion else ()),
         (f"Difference, {difference_unit(info, logarithmic)}", "number", partial(_difference, info=info)),
@@ -136,6 +151,7 @@ def comparison_grid(info: MetricInfo, reference: str, at: int, group: Sequence[C
     ]
     reasons = sorted({reason for each in group for reason in each.reasons.values()})
     notes = [" ".join(_test_notes(info.proportion, logarithmic, group)), *(f"{MISSING}: {each}." for each in reasons)]
+    notes += _size_notes(results)
     return grid_of(f"{info.name}-{at}", title, group, specs, [note for note in notes if note])
 
 
@@ -267,22 +283,37 @@ def _absent(summary: Summary, detail: Detail) -> list[str]:
     ]
 
 
-def _size(sizes: Mapping[RowKey, float], row: ResultRow) -> str:
-    ratio = sizes.get(RowKey(row.compose, row.amount))
-    return MISSING if ratio is None else f"{ratio:.2f}"
+def _size(results: Results, title: str = "Size ratio") -> list[Spec[ResultRow]]:
+    """A column with size ratios, if any is known; rows that did not come out as asked are marked."""
+
+    def cell(row: ResultRow) -> str:
+        mark = "*" if _missed(row) else ""
+        return (MISSING if row.size_ratio is None else f"{row.size_ratio:.2f}") + mark
+
+    return [(title, "number", cell)] if results.size_ratios or any(map(_missed, results.rows)) else []
 
 
-def _size_notes(results: Results, sizes: Mapping[RowKey, float]) -> Iterator[str]:
-    if not sizes:
-        return
-    note = "Size ratio: how many times smaller the whole prompt's cache is than that of full."
-    asked = {RowKey(row.compose, row.amount): row.ratio for row in results.rows}
-    if any(abs(size / (asked[row] or size) - 1) > TOLERANCE for row, size in sizes.items()):
-        note += (
-            " It differs from the amount asked for, which is of the middle of the prompt: first and last tokens and "
-            "layers with a sliding window are not compressed."
+def _missed(row: ResultRow) -> bool:
+    """Whether the middle did not become as many times smaller as was asked for."""
+    return bool(row.ratio and row.held_ratio) and abs((row.held_ratio or 1) / (row.ratio or 1) - 1) > TOLERANCE
+
+
+def _size_notes(results: Results, title: str = "Size ratio") -> Iterator[str]:
+    sizes = results.size_ratios
+    if sizes:
+        note = f"{title}: how many times smaller the whole prompt's cache is than that of full."
+        asked = {RowKey(row.compose, row.amount): row.ratio for row in results.rows}
+        if any(abs(size / (asked[row] or size) - 1) > TOLERANCE for row, size in sizes.items()):
+            note += (
+                " It differs from the amount asked for, which is of the middle of the prompt in compressed layers: "
+                "first and last tokens, layers under full and layers with a sliding window are not compressed."
+            )
+        yield note
+    if missed := [row for row in results.rows if _missed(row)]:
+        listed = "; ".join(
+            f"{row.compose} at {amount_text(row.amount)}: {row.held_ratio:.2f}, not {row.ratio:.2f}" for row in missed
         )
-    yield note
+        yield f"* The middle of compressed layers became another number of times smaller than asked for. {listed}."
 
 
 def _pooled(row: ResultRow, *, facet: str, info: MetricInfo, hits: bool, texts: Collection[str], with_n: bool) -> str:

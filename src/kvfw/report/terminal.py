@@ -60,7 +60,7 @@ def rich_table(grid: Grid, width: int, *, stacked: bool = False) -> Table:
     )
     for at, column in enumerate(grid.columns):
         # Cells are Text, not str: a bracketed interval would be read as markup.
-        title, no_wrap = Text(_title(column.title, stacked)), at > 0 and column.kind != "response"
+        title, no_wrap = Text(_title(grid, at, stacked)), at > 0 and column.kind != "response"
         table.add_column(title, justify="right" if column.right else "left", no_wrap=no_wrap, overflow="fold")
     for row in grid.rows:
         texts = [_text(cell, stacked) for cell in row]
@@ -82,7 +82,11 @@ def aligned(grid: Grid) -> list[str]:
     return [(" " * GAP).join(padded(text, at) for at, text in enumerate(row)).rstrip() for row in texts]
 
 
-def _title(title: str, stacked: bool) -> str:
+def _title(grid: Grid, at: int, stacked: bool) -> str:
+    """A column's title; that of numbers narrower than it is on two lines, if it has two words."""
+    title = grid.columns[at].title
+    if grid.columns[at].right and all(cell_len(_text(row[at], stacked)) < cell_len(title) for row in grid.rows):
+        return title.replace(" ", "\n", 1)
     return break_compose(title, NARROW_TITLE if stacked else WIDE_TITLE)
 
 
@@ -93,8 +97,7 @@ def _text(cell: Cell, stacked: bool) -> str:
 def _widths(grid: Grid, stacked: bool) -> list[int]:
     """Width of each column of the table in terminal columns, with no unnecessary breaks."""
     texts = [
-        [_title(column.title, stacked), *(_text(row[at], stacked) for row in grid.rows)]
-        for at, column in enumerate(grid.columns)
+        [_title(grid, at, stacked), *(_text(row[at], stacked) for row in grid.rows)] for at in range(len(grid.columns))
     ]
     return [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args, get_origin
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from pydantic.fields import FieldInfo
 
 from helpers.parts import Lists, Several, stage_of, strange_registry
 from kvfw.core.compose.build import build_part, part_class
@@ -164,6 +165,13 @@ def test_the_caret_points_at_the_fault(marked: str, reason: str) -> None:
     assert str(caught.value).splitlines()[-2:] == [f"  {text}", f"  {' ' * at}^"]
 
 
+def bounds_of(info: FieldInfo) -> tuple[float, float]:
+    """A range of numbers that a float option takes."""
+    limits = {name: getattr(m, name) for m in info.metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
+    low = limits.get("ge", limits.get("gt", 0.0) + ("gt" in limits))
+    return (low, limits["le"]) if "le" in limits else (low, 1e6)
+
+
 @st.composite
 def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
     """A part with some of its options, in any order, with spaces here and there."""
@@ -182,10 +190,15 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
                 continue
             inner = draw(st.sampled_from([spec.name for spec in registry.of_kind(mark.kind)]))
             value = draw(part_texts(mark.kind, inner))
+        elif info.annotation is bool:
+            value = draw(st.sampled_from(["true", "false"]))
+        elif info.annotation is str:
+            value = "repeat"  # the only text that needs no file
         elif get_origin(info.annotation) is Literal:
             value = draw(st.sampled_from(get_args(info.annotation)))
         elif info.annotation is float:
-            value = repr(draw(st.floats(0, 1e6)))
+            low, high = bounds_of(info)
+            value = repr(draw(st.floats(low, high)))
         else:
             assert int in {info.annotation, *get_args(info.annotation)}, f"teach this test about {info}"
             numbers = st.integers(0, 60).map(lambda n: str(2 * n + 1))

@@ -47,8 +47,8 @@ def names(kind: Kind) -> list[str]:
     return [spec.name for spec in default_registry().of_kind(kind)]
 
 
-#: Scorers of negative scores, which cannot weight a merge.
-NEGATIVE = ("knorm", "keydiff")
+#: Scorers whose scores are below 0, so that they cannot weight a merge.
+NEGATIVE = {"knorm", "keydiff"}
 
 
 def stage_texts() -> list[str]:

@@ -33,6 +33,7 @@ def test_an_option_may_hold_a_part() -> None:
     [
         (Kind.SCORER, "position", ("position",)),
         (Kind.SELECTOR, "evenly", ("select(scorer=snapkv,selector=evenly)",)),
+        (Kind.ALLOCATOR, "table", ("snapkv@table(file=heads.json)", "snapkv@table(file=heads.json,floor=0)")),
         (Kind.SPACE, "pre", ("merge(merger=ewmeans,space=pre)",)),
         (
             Kind.TASK,

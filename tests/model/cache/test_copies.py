@@ -159,7 +159,7 @@ def test_a_torn_cache_is_refused_with_the_way_out(
             hook.remove()
         else:
             with monkeypatch.context() as patch:
-                patch.setattr("kvfw.model.cache.storage.PaddedStorage.hold", interrupt)
+                patch.setattr("kvfw.model.cache.layer.CompressedLayer.hold", interrupt)
                 with pytest.raises(InterruptedForwardError):
                     forward(model, prompt(4), cache)
         for refused in (

@@ -65,7 +65,10 @@ def test_a_loaded_cache_goes_on_token_for_token(
         so_far = torch.cat((ids, first, prompt(6, seed=4)), dim=1)
         loaded = kvfw.load_cache(model, path)
         equal_caches(loaded, cache)
-        assert str(loaded.report()) == str(cache.report())
+        assert loaded.report().compress_s == cache.report().compress_s
+        for saved, held in zip(loaded.compressed_layers(), cache.compressed_layers(), strict=True):
+            # Room for further tokens is not saved.
+            assert saved.kv_bytes <= held.kv_bytes <= 1.02 * saved.kv_bytes
         expected = going_on(model, cache, so_far, torch.ones_like(so_far))
     with kvfw.attach(model, cache=loaded) as again:
         assert again is loaded

@@ -168,7 +168,7 @@ def test_compositions_share_scores_and_give_what_each_gives_alone(monkeypatch: p
     ]
     needs = Needs(queries=84, column_sums=frozenset({0}))
     alone = [prefill(model, ids[0].tolist(), by.needs, sinks=4, recent=8).compressed_states(by) for by in bys]
-    monkeypatch.setattr("kvfw.core.compress.compressor.checked_scores", counted)
+    monkeypatch.setattr("kvfw.core.compress.scores.checked_scores", counted)
     shared = prefill(model, ids[0].tolist(), needs, sinks=4, recent=8)
     together = [shared.compressed_states(by) for by in bys]
     # Three different scorers, three layers: each was asked once per layer.

@@ -359,7 +359,7 @@ def test_an_old_prompt_leaves_no_queries_behind() -> None:
 
 def test_lexical_features_are_those_of_the_caches_own_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     # Odd ids count as rare. Neither an earlier prompt of the cache nor a forward with another cache may be mixed in.
-    monkeypatch.setattr("kvfw.model.session.session.rare_tokens", lambda _, ids: [float(i % 2) for i in ids])
+    monkeypatch.setattr("kvfw.model.session.text.rare_tokens", lambda _, ids: [float(i % 2) for i in ids])
     tokenizer: Any = SimpleNamespace(all_special_ids=[], convert_ids_to_tokens=list)
     model, ids = tiny("llama"), prompt(LENGTH)
     options = PROTECTED | {"ratio": 4, "tokenizer": tokenizer}

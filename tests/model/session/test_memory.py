@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers.tiny_models import Ragged, forward, generate, prompt, tiny
 from kvfw.core.state.state import KVState
-from kvfw.model.cache.storage import PaddedStorage
+from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.session.attach import attach
 from kvfw.model.session.session import Session
 
@@ -40,7 +40,7 @@ def full_size_bytes() -> int:
 
 
 def held_bytes(cache: Any) -> int:
-    return int(sum(layer.state.kv_bytes for layer in cache.layers if layer.keys is not None))
+    return int(sum(layer.kv_bytes for layer in cache.layers))
 
 
 @pytest.mark.parametrize("composition", COMPOSITIONS)
@@ -70,10 +70,11 @@ def test_bytes_stay_exact_while_decoding() -> None:
     with attach(tiny("llama"), COMPOSITIONS[2], ratio=4, allocator=Ragged(), **PROTECTED) as cache:
         generate(tiny("llama"), prompt(LENGTH), 9, cache=cache)
     for i, layer in enumerate(cache.report().layers):
-        state = cache.state(i)
-        # Heads are as wide as the widest one of their layer.
-        assert state.width == max(layer.slots)
-        assert layer.kv_bytes == state.width * KV_HEADS * (DIM + DIM) * 4
+        assert cache.state(i).width == max(layer.slots)
+        # No memory for the empty slots that the padded form has.
+        assert sum(layer.slots) < cache.state(i).width * KV_HEADS
+        exact = sum(layer.slots) * (DIM + DIM) * 4
+        assert exact <= layer.kv_bytes <= 1.02 * exact
 
 
 @pytest.mark.parametrize("composition", COMPOSITIONS[1:3])
@@ -81,19 +82,19 @@ def test_one_layer_at_most_is_full_while_the_prompt_runs(composition: str, monke
     gc.collect()
     at_attention: list[int] = []
     at_hold: list[int] = []
-    attend, hold = Session.attend, PaddedStorage.hold
+    attend, hold = Session.attend, CompressedLayer.hold
 
     def watched_attend(self: Session, module: Any, query: Tensor, *args: Any, **kwargs: Any) -> Any:
         if query.shape[2] == LENGTH:
             at_attention.append(full_size_bytes())
         return attend(self, module, query, *args, **kwargs)
 
-    def watched_hold(self: PaddedStorage, state: KVState) -> None:
+    def watched_hold(self: CompressedLayer, state: KVState) -> None:
         hold(self, state)
         at_hold.append(full_size_bytes())
 
     monkeypatch.setattr(Session, "attend", watched_attend)
-    monkeypatch.setattr(PaddedStorage, "hold", watched_hold)
+    monkeypatch.setattr(CompressedLayer, "hold", watched_hold)
     with attach(tiny("llama"), composition, ratio=4, **PROTECTED) as cache, torch.inference_mode():
         forward(tiny("llama"), prompt(LENGTH), cache)
         compressed = held_bytes(cache)

@@ -167,3 +167,18 @@ def test_keys_of_a_compressed_layer_are_not_assigned() -> None:
     caches[0].layers[0] = other
     with pytest.raises(UnsupportedError, match="come from several caches"), attach(model, cache=caches[0]):
         pytest.fail("attached")
+
+
+@pytest.mark.parametrize("given", ["tokenizer", "probe_ids"])
+def test_a_probe_of_embeddings_is_refused_in_one_line(given: str, tiny_folder: Path) -> None:
+    loaded = load_model(str(tiny_folder), device="cpu")
+    options: dict[str, Any] = {"tokenizer": loaded.tokenizer} if given == "tokenizer" else {"probe_ids": [5, 6, 7]}
+    embeds = loaded.model.get_input_embeddings()(prompt(LENGTH))
+    with attach(loaded.model, "kvzip", ratio=4, **options, **PROTECTED) as cache:
+        untyped: Any = loaded.model
+        with pytest.raises(UnsupportedError, match=r"probes the model .*; call the model with input_ids$") as caught:
+            untyped.generate(inputs_embeds=embeds, **passed(loaded.model, cache), max_new_tokens=2)
+        assert "\n" not in str(caught.value)
+        assert cache.get_seq_length() == 0
+        # Nothing was read of it: the same block takes the prompt's ids.
+        generate(loaded.model, prompt(LENGTH), 2, cache=cache)

@@ -74,7 +74,7 @@ def test_a_batch_answers_as_its_rows_do_alone(tools: Tools, filled: Prefill, que
     for each, alone in zip(batch, singles, strict=True):
         assert each.response == alone.response
         assert each.report.kv_bytes == alone.report.kv_bytes
-        assert set(each.seconds) == {"prefill", "compress", "decode"}
+        assert set(each.seconds) == {"prefill", "probe", "compress", "decode"}
     # The question's own slots are held, too.
     slots = 4 + (120 - 12) // 4 + 8 + len(question)
     assert all(layer.slots == (slots, slots) for layer in batch[0].report.layers)

@@ -1,14 +1,19 @@
 """Whole evaluations on a tiny model: rows, resume, independence, and what is refused before any weights load."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from torch import Tensor
 
+from kvfw.core.contracts.parts import LayerView
 from kvfw.core.contracts.records import TrialRecord
+from kvfw.core.parts.part import Part
+from kvfw.core.parts.spec import Kind, PartSpec
+from kvfw.core.registry.registry import default_registry, register
 from kvfw.errors import BudgetError, KvfwError, OptionError, PromptError, RequestError, SpecError, UnknownNameError
 from kvfw.model.load.hub import HubAnswer
 from kvfw.model.load.load import OpenModel
@@ -223,6 +228,15 @@ def test_a_run_asks_the_hub_once(tiny_folder: Path, tmp_path: Path, monkeypatch:
         ({"out": None, "resume": True}, OptionError, "--out"),
         ({"max_new_tokens": 9000}, PromptError, "fewer new tokens"),
         ({"reference": ("h2o",)}, OptionError, "no row of this run"),
+        ({"compose": ("snapkv@nope",)}, SpecError, r"unknown allocator 'nope'(.|\n)*\n *\^"),
+        ({"compose": ("snapkv@adakv(floor=2)",)}, SpecError, r"floor=2\)\n *\^"),
+        ({"compose": ("position@global",)}, SpecError, r"no common unit(.|\n)*\n *\^"),
+        ({"compose": ("[3-1]snapkv",)}, SpecError, r"end before they begin(.|\n)*\n *\^"),
+        ({"compose": ("[0-99]snapkv",)}, SpecError, r"the model has 2 layers, 0 to 1(.|\n)*\n *\^"),
+        ({"compose": ("[0]snapkv;[0-]streaming",)}, SpecError, r"layer 0 is in two policies(.|\n)*\n *\^"),
+        ({"compose": ("[1]snapkv",)}, SpecError, r"layers 0 of 2 are in no policy(.|\n)*\n *\^"),
+        ({"compose": ("[0]full;[1]full",)}, SpecError, "nothing is compressed"),
+        ({"compose": ("kvzip(probe=no_such.txt)",)}, OptionError, "'no_such.txt' is neither 'repeat' nor a text file"),
     ],
 )
 def test_wrong_requests_are_refused_before_weights_load(
@@ -302,3 +316,35 @@ def test_presets_and_unknown_settings() -> None:
 def test_numbers_in_settings_are_exact() -> None:
     settings = EvalConfig.of({"keep": [0.1], "ratio": 4})
     assert [str(amount) for amount in settings.amounts()] == ["ratio=4", "keep=0.1"]
+
+
+class Half(Part):
+    """An allocator whose outcome is a threshold: it leaves half of the total unused."""
+
+    exact: ClassVar[bool] = False
+
+    def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
+        each = total // 2 // sum(layer.kv_heads for layer in layers)
+        return [each[:, None].expand(-1, layer.kv_heads).clone() for layer in layers]
+
+
+def test_results_say_what_came_of_an_amount(tiny_folder: Path, tmp_path: Path) -> None:
+    spec = PartSpec(Kind.ALLOCATOR, "half", f"{__name__}:Half", "half of it")
+    registry = register((*default_registry().specs.values(), spec))
+    policies, half = "[0]full;[1]snapkv", "snapkv@half"
+    asked = config(tiny_folder, tmp_path / "run", compose=(policies, half), depths=(50.0,))
+    full, layered, halved = evaluate(asked, registry=registry).results.rows
+    # 312 tokens in the middle, 88 around it; the first of two layers stays whole.
+    assert [row.ratio for row in (full, layered, halved)] == [1.0, 4.0, 4.0]
+    assert [row.held_ratio for row in (full, layered, halved)] == [1.0, 312 / 78, 312 / 39]
+    slots = [400, (400 + 88 + 78) / 2, 88 + 39]
+    assert [row.slots_per_head for row in (full, layered, halved)] == slots
+    assert [row.size_ratio for row in (full, layered, halved)] == pytest.approx([400 / held for held in slots])
+
+
+def test_what_came_of_an_amount_is_of_the_context_where_the_question_follows_it(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    asked = config(tiny_folder, tmp_path / "run", compose=("snapkv",), question_aware=False)
+    _, row = evaluate(asked).results.rows
+    assert row.held_ratio == pytest.approx(4, rel=0.02)

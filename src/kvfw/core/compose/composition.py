@@ -9,7 +9,7 @@ from kvfw.core.compose.budget import fraction_text
 from kvfw.core.compose.build import Built, PartBuilder
 from kvfw.core.compose.layers import LayerRange
 from kvfw.core.compose.syntax import PartNode, PolicyNode, StageNode, parse_policies
-from kvfw.core.parts.part import Method, StageForm, is_comparable, scope_of
+from kvfw.core.parts.part import Method, StageForm, is_comparable, ranks_tokens
 from kvfw.core.parts.spec import BASELINE, Kind
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RequestError, SpecError
@@ -179,7 +179,7 @@ def _policy(builder: PartBuilder, node: PolicyNode) -> Policy:
 
 def _check_unit(builder: PartBuilder, allocator: "Allocator", terms: tuple[Term, ...], node: PartNode) -> None:
     """Refuses an allocator that would compare scores of heads which have no common unit."""
-    if scope_of(allocator) == "shape":
+    if not ranks_tokens(allocator):
         return
     ranking: Scorer | None = getattr(allocator, "by", None) or ranking_of(terms)
     if ranking is None:

@@ -26,6 +26,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PART = re.compile(r"\$?[A-Za-z_][A-Za-z0-9_]*")
 _SCALAR = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9])|[A-Za-z0-9_./-]+")
 _SHARE = re.compile(r"\d+/\d+|\d*\.\d+|\d+\.?")
+#: What may follow stages: an allocator, a refiner, a policy, or (empty) the end.
+AFTER_STAGES = ("@", "|", ";", "")
+JOINS = "stages are joined by '+', a share follows ':', an allocator '@', a refiner '|', a policy ';'"
 _SPACE = re.compile(r"\s*")
 
 
@@ -209,6 +212,8 @@ class _Reader:
         stages = [self.stage()]
         while self.take("+"):
             stages.append(self.stage())
+        if self.peek() not in AFTER_STAGES:
+            raise self.fail(f"unexpected {self.peek()!r}; {JOINS}")
         if len(stages) == 1 and not stages[0].share:
             return (replace(stages[0], share=Fraction(1)),)
         for stage in stages:
@@ -240,7 +245,7 @@ def parse_policies(text: str) -> tuple[PolicyNode, ...]:
     policies = [reader.policy()]
     while reader.take(";"):
         policies.append(reader.policy())
-    reader.end("; stages are joined by '+', a share follows ':', an allocator '@', a refiner '|', a policy ';'")
+    reader.end(f"; {JOINS}")
     for policy in policies:
         if len(policies) > 1 and not policy.layers:
             raise reader.fail("with several policies each needs its layers, such as [0-3]", policy.at)

@@ -19,7 +19,7 @@ from kvfw.core.compress.scores import Scores
 from kvfw.core.compress.stages import Stage, check_outcome
 from kvfw.core.contracts.blame import needs_of
 from kvfw.core.contracts.parts import Allocator, Scorer
-from kvfw.core.parts.part import Scope, scope_of
+from kvfw.core.parts.part import Scope, ranks_tokens, scope_of
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
@@ -43,7 +43,9 @@ class Rule:
 
     @property
     def ranking(self) -> Scorer | None:
-        """The scorer the allocator ranks by."""
+        """The scorer the allocator ranks by; None if it ranks no tokens."""
+        if not ranks_tokens(self.allocator):
+            return None
         by: Scorer | None = getattr(self.allocator, "by", None)
         return by if by is not None else ranking_of(self.policy.terms)
 

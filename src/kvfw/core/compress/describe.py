@@ -1,6 +1,7 @@
 """Describes a part, for ``kvfw show`` and for its page in the documentation."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -83,7 +84,7 @@ def describe(spec: PartSpec, registry: Registry | None = None) -> PartFacts:
         recipe=getattr(cls, "recipe", None),
         options=options,
         needs=_needs(spec, registry),
-        usage=_usage(spec, options),
+        usage=_usage(spec, options, {key: info.examples[0] for key, info in cls.model_fields.items() if info.examples}),
         notes=_notes(cls),
     )
 
@@ -96,9 +97,9 @@ def _option(key: str, info: FieldInfo) -> OptionFacts:
     return OptionFacts(key, default_text(info), info.description or "", tuple(rules), mark.kind if mark else None)
 
 
-def _usage(spec: PartSpec, options: tuple[OptionFacts, ...]) -> tuple[str, ...]:
+def _usage(spec: PartSpec, options: tuple[OptionFacts, ...], examples: Mapping[str, str]) -> tuple[str, ...]:
     """The shortest text that uses the part, and the same text with every option spelt out."""
-    written = {o.key: _EXAMPLES[o.part] if o.default == "required" else o.default for o in options}
+    written = {o.key: examples.get(o.key, _EXAMPLES[o.part]) if o.default == "required" else o.default for o in options}
     least = [f"{o.key}={written[o.key]}" for o in options if o.default == "required"]
     every = [f"{key}={value}" for key, value in written.items()]
     texts = [f"{spec.name}({','.join(given)})" if given else spec.name for given in (least, every)]
@@ -108,7 +109,7 @@ def _usage(spec: PartSpec, options: tuple[OptionFacts, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(around.format(text) for text in texts)) if spec.kind is not Kind.METRIC else ()
 
 
-#: The part an example names for a required option of each kind; ``1`` for a plain value.
+#: The part an example names for a required option of each kind; ``1`` for a plain value whose field has no example.
 _EXAMPLES = {Kind.SCORER: "snapkv", Kind.SELECTOR: "topk", Kind.MERGER: "ewmeans", Kind.SPACE: "pre", None: "1"}
 
 

@@ -77,6 +77,8 @@ class Evidence:
         timed: whether speed is measured in this trial.
         engine: works over the compressed cache.
         reference_engine: works over the full cache.
+        peak_bytes: the most bytes of keys and values held between forwards, from the prompt's compression on; None if
+            that is not known.
     """
 
     sample: Sample
@@ -90,6 +92,7 @@ class Evidence:
     timed: bool
     engine: Engine
     reference_engine: Engine
+    peak_bytes: int | None = None
 
 
 @runtime_checkable
@@ -103,7 +106,12 @@ class Metric(Protocol):
 
 
 class MetricPart(Part):
-    """Base of metrics: subclasses set ``info`` and write ``measure``."""
+    """Base of metrics: subclasses set ``info`` and write ``measure``.
+
+    ``only_with``: a setting of ``kvfw eval`` without which the metric is not measured, such as ``"compress_every"``.
+    """
+
+    only_with: ClassVar[str] = ""
 
     if TYPE_CHECKING:  # so that a type checker notices a missing info; at run time such a metric is left out by name
 

@@ -114,7 +114,8 @@ class Allocator(Protocol):
 
     It may further have: ``scope`` (default ``"shape"``; with ``"layer"`` it is called for every layer by itself, with
     ``"model"`` for all layers once their forward is over), ``needs`` (what must be observed for it, besides what the
-    ranking scorer needs), ``by`` (the scorer it ranks by) and ``exact`` (False: the budgets may sum to less).
+    ranking scorer needs), ``ranks`` (False: it looks at no scores, only at what it needs itself), ``by`` (the scorer it
+    ranks by) and ``exact`` (False: the budgets may sum to less).
     """
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> Sequence[Int64[Tensor, "B Hkv"]]:

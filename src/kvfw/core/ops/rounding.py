@@ -30,7 +30,10 @@ def rounded(
 
 
 def by_weight(
-    weights: Float64[Tensor, "B n"], total: Int64[Tensor, " B"], most: Int64[Tensor, "B n"]
+    weights: Float64[Tensor, "B n"],
+    total: Int64[Tensor, " B"],
+    most: Int64[Tensor, "B n"],
+    least: Float64[Tensor, "B n"] | None = None,
 ) -> Int64[Tensor, "B n"]:
     """``total`` divided in proportion to the weights; what exceeds ``most`` is divided anew among the others.
 
@@ -40,8 +43,10 @@ def by_weight(
         weights: 0 or more.
         total: at most the sum of ``most``.
         most: the largest number an entry may have.
+        least: what every entry gets beforehand, as far as ``most`` allows; in sum at most ``total``. None for nothing.
     """
-    amounts, limit = torch.zeros_like(weights), most.to(torch.float64)
+    limit = most.to(torch.float64)
+    amounts = torch.zeros_like(weights) if least is None else least.minimum(limit)
     for _ in range(weights.shape[1] + 1):
         left = total.to(torch.float64) - amounts.sum(1)
         if bool((left < NEARLY).all()):

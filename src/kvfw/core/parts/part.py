@@ -102,6 +102,11 @@ def scope_of(allocator: object) -> Scope:
     return scope
 
 
+def ranks_tokens(allocator: object) -> bool:
+    """Whether an allocator looks at a scorer's scores; see :class:`kvfw.core.contracts.parts.Allocator`."""
+    return scope_of(allocator) != "shape" and bool(getattr(allocator, "ranks", True))
+
+
 def is_comparable(scorer: object) -> bool:
     """Whether scores of different heads share a unit: its class says so, and so do all scorers it holds."""
     held = [part for _, part in scorer if hasattr(part, "score")] if isinstance(scorer, BaseModel) else []

@@ -105,7 +105,7 @@ class Registry:
 def unknown(what: str, name: str, known: Iterable[str], elsewhere: str = "") -> str:
     """Message for an unknown name: the closest names, where else it exists, then all names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.65)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     return f"unknown {what} {name!r}.{hint}{elsewhere} Known: {', '.join(names) or 'none'}"
 

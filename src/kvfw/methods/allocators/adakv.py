@@ -9,7 +9,7 @@ from pydantic import Field, SkipValidation
 from torch import Tensor
 
 from kvfw.core.contracts.parts import LayerView, Scorer
-from kvfw.core.ops.rounding import rounded
+from kvfw.core.ops.rounding import by_weight
 from kvfw.core.ops.thresholds import counts_above_threshold
 from kvfw.core.parts.part import Part, PartOption, Scope
 from kvfw.core.parts.spec import Kind
@@ -19,7 +19,7 @@ class AdaKV(Part):
     """One ranking over the heads of a layer, on top of a floor that every head gets.
 
     ``b_h = (1 - floor) #{j : s_hj among the H b highest scores of the layer} + floor b`` for a mean of b slots per
-    head, rounded by largest remainder.
+    head, rounded by largest remainder. A head gets at most its own tokens; what exceeds them goes to the others.
 
     Paper: Feng et al. 2024, Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation, arXiv 2407.11550.
 
@@ -41,9 +41,8 @@ class AdaKV(Part):
         (layer,) = layers
         scores, each = layer.scores(), total // layer.kv_heads
         counts = counts_above_threshold(self._normalised(scores, each), total).to(torch.float64)
-        equal = (total.to(torch.float64) / layer.kv_heads)[:, None]
-        held = (scores > -torch.inf).sum(-1)
-        return [rounded((1 - self.floor) * counts + self.floor * equal, total, held)]
+        floor = (self.floor * total.to(torch.float64) / layer.kv_heads)[:, None].expand_as(counts)
+        return [by_weight(counts, total, (scores > -torch.inf).sum(-1), floor)]
 
     def _normalised(self, scores: Float[Tensor, "B Hkv N"], each: Int64[Tensor, " B"]) -> Float[Tensor, "B Hkv N"]:
         inside = scores > -torch.inf

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvfw.core.contracts.parts import LayerView
-from kvfw.core.ops.rounding import rounded
+from kvfw.core.ops.layer_shares import per_head, shared_out
 from kvfw.core.parts.part import Part, Scope
 
 
@@ -32,17 +32,11 @@ class Pyramid(Part):
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> list[Int64[Tensor, "B Hkv"]]:
         """Slots per layer and head."""
-        heads = torch.tensor([layer.kv_heads for layer in layers], device=total.device)
-        middle = torch.stack([layer.middle for layer in layers], 1)
-        mean = total.to(torch.float64)[:, None] / heads.sum()
-        most = (2 * mean - mean / self.beta).minimum(middle.amin(1, keepdim=True).to(torch.float64))
+        mean = total.to(torch.float64)[:, None] / sum(layer.kv_heads for layer in layers)
+        middle = per_head(layers, total.device).amin(1, keepdim=True)
+        most = (2 * mean - mean / self.beta).minimum(middle.to(torch.float64))
         least = 2 * mean - most
         place = torch.linspace(0, 1, len(layers), dtype=torch.float64, device=total.device)
         slope = most - place * (most - least) if len(layers) > 1 else mean
-        # Layers with more heads weigh more in the mean.
-        amounts = (slope * (mean * heads.sum() / (slope * heads).sum(1, keepdim=True))).minimum(
-            middle.to(torch.float64)
-        )
-        spread = amounts.repeat_interleave(heads, 1)
-        found = rounded(spread, total, middle.repeat_interleave(heads, 1))
-        return list(torch.split(found, heads.tolist(), 1))
+        # Layers with more heads weigh more in the mean, so the line is met only up to a factor there.
+        return shared_out(slope, total, layers)

@@ -20,7 +20,8 @@ from kvfw.model.inspect.adapters import NO_ADAPTERS
 class CompressedCache(Cache):
     """A cache for ``model.generate`` whose layers may hold different numbers of slots.
 
-    Sliding-window layers stay transformers' own. ``layers[i].keys`` are the stored slots.
+    Sliding-window layers stay transformers' own. ``layers[i].keys`` are the stored slots, padded where heads differ in
+    size: made on demand and not kept.
     """
 
     layers: list[CacheLayerMixin]  # type: ignore[assignment]  # transformers admits more kinds, this cache does not
@@ -97,7 +98,7 @@ class CompressedCache(Cache):
             UnsupportedError: a forward was interrupted between two layers, or layers of several caches were joined.
         """
         ours = self.compressed_layers()
-        held = {(layer.get_seq_length(), 0 if layer.keys is None else len(layer.keys)) for layer in self.layers}
+        held = {(layer.get_seq_length(), _rows(layer)) for layer in self.layers}
         done = {(layer.captured.compressed, layer.captured.compressed_at, layer.storage.unplaced) for layer in ours}
         if len(held) == len(done) == 1 and not ours[0].storage.unplaced:
             return
@@ -171,9 +172,7 @@ class CompressedCache(Cache):
     def held_bytes(self) -> int:
         """Bytes of keys and values over all layers, now."""
         return sum(
-            layer.state.kv_bytes if isinstance(layer, CompressedLayer) else _storage_bytes(layer)
-            for layer in self.layers
-            if layer.keys is not None
+            layer.kv_bytes if isinstance(layer, CompressedLayer) else _storage_bytes(layer) for layer in self.layers
         )
 
     def report(self) -> CacheReport:
@@ -184,13 +183,18 @@ class CompressedCache(Cache):
     def _layer_report(self, index: int) -> LayerReport:
         layer, spent_s = self.layers[index], self.compress_s[index]
         if isinstance(layer, CompressedLayer) and layer.stored:
-            state = layer.state
-            slots = tuple(state.valid.sum(-1).flatten().tolist())
-            return LayerReport(index, slots, state.kv_bytes, state.overhead_bytes, spent_s, layer.compressed)
+            slots = tuple(layer.storage.slots().flatten().tolist())
+            return LayerReport(index, slots, layer.kv_bytes, layer.overhead_bytes, spent_s, layer.compressed)
         if layer.keys is None or layer.values is None:
             return LayerReport(index, (), 0, 0, 0.0, False)
         slots = (layer.keys.shape[2],) * (layer.keys.shape[0] * layer.keys.shape[1])
         return LayerReport(index, slots, _storage_bytes(layer), 0, 0.0, False)
+
+
+def _rows(layer: CacheLayerMixin) -> int:
+    if isinstance(layer, CompressedLayer):
+        return layer.storage.rows
+    return 0 if layer.keys is None else len(layer.keys)
 
 
 def _storage_bytes(layer: CacheLayerMixin) -> int:

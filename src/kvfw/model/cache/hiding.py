@@ -45,11 +45,12 @@ def hide(layer: CompressedLayer, seen_at: Tensor, hidden: Tensor) -> CompressedL
         positions = positions.masked_fill(gone, -1.0)
     sums = captured.sums
     if captured.compressed:
-        thinned.storage.hold(take(state, left))
-        sums = {n: take_scores(part, left, thinned.stored) * thinned.state.valid for n, part in sums.items()}
+        kept = take(state, left)
+        thinned.hold(kept)
+        sums = {n: take_scores(part, left, kept.width) * kept.valid for n, part in sums.items()}
     else:
         # Before compression the model's own mask applies, which has an entry for every token.
-        thinned.storage.hold(blanked(state, left))
+        thinned.hold(blanked(state, left))
     thinned.captured = replace(
         captured,
         tokens=captured.tokens - hidden.sum(1),

@@ -1,7 +1,7 @@
 """A layer of a transformers cache that stores fewer slots than it has seen tokens."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,9 @@ from transformers.cache_utils import CacheLayerMixin
 from kvfw.core.state.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.captured import Captured
-from kvfw.model.cache.storage import PaddedStorage, Storage
+from kvfw.model.cache.padded import PaddedStorage
+from kvfw.model.cache.storage import Storage
+from kvfw.model.cache.stored import stored
 
 NOT_CROPPABLE = (
     "a compressed cache cannot be cropped, so assisted decoding and prompt lookup do not work with it; "
@@ -46,18 +48,24 @@ class CompressedLayer(CacheLayerMixin):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # transformers' own has no annotations
         self.block: OpenBlock | None = None
+        self.storage: Storage = PaddedStorage()
         self.reset()
 
     @classmethod
     def of_state(cls, state: KVState, seen: int | Captured) -> "CompressedLayer":
         """A layer with the compressed state of ``seen`` tokens, padding included, or of those captured."""
-        layer = cls()
-        layer.lazy_initialization(state.keys, state.values)
         if isinstance(seen, int):
             tokens = torch.full((state.keys.shape[0],), seen, device=state.keys.device)
             seen = Captured(tokens, tokens.to(torch.float32), seen, compressed=True, compressed_at=seen)
-        layer.captured = seen
-        layer.storage.hold(state)
+        return cls.of_storage(stored(state), seen)
+
+    @classmethod
+    def of_storage(cls, storage: Storage, captured: Captured) -> "CompressedLayer":
+        """A layer with these compressed slots."""
+        layer = cls()
+        keys, values, *_ = storage.buffers
+        layer.lazy_initialization(keys, values)
+        layer.storage, layer.captured = storage, captured
         return layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -74,12 +82,12 @@ class CompressedLayer(CacheLayerMixin):
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]  # read only, where transformers has an attribute
-        """Stored keys."""
+        """Stored keys, padded; where heads differ in size, a new tensor at every access."""
         return self.storage.keys
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
-        """Stored values."""
+        """Stored values, likewise."""
         return self.storage.values
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -94,7 +102,7 @@ class CompressedLayer(CacheLayerMixin):
 
     @property
     def state(self) -> KVState:
-        """The stored slots.
+        """The stored slots, padded; where heads differ in size, a new state at every access.
 
         Raises:
             UnsupportedError: nothing is stored yet.
@@ -113,11 +121,23 @@ class CompressedLayer(CacheLayerMixin):
 
     @property
     def stored(self) -> int:
-        """Slots stored per head, empty ones included."""
+        """Slots of the widest head."""
         return self.storage.width
 
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that keys and values hold in memory, free room included."""
+        return _bytes(self.storage.buffers[:2])
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Bytes of positions, masses and biases."""
+        return _bytes(self.storage.buffers[2:])
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Appends new tokens and returns all stored keys and values; in a session :meth:`place` adds their positions.
+        """Appends new tokens and returns the keys and values that attention is given, all stored ones or the new ones.
+
+        In a session :meth:`place` adds their positions.
 
         Raises:
             UnsupportedError: outside ``attach``, plain attention would be silently wrong; or the model's attention does
@@ -133,26 +153,33 @@ class CompressedLayer(CacheLayerMixin):
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.storage.append(key_states, value_states)
+        given = self.storage.append(key_states, value_states)
         if not self.attached:
             self.place(self.next_positions(key_states.shape[2]), None)
             if self.captured.queries is not None or self.captured.sums or self.captured.moments:
                 # Nobody captures these tokens, and what leaves them out is of no use to a later block.
                 self.captured = replace(self.captured, queries=None, query_positions=None, sums={}, moments={})
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys, self.values
+        return given
 
     def next_positions(self, count: int) -> Tensor:
         """Positions ``[B, count]`` after the last ones, for models that do not pass their own."""
         return self.captured.next[:, None] + torch.arange(count, device=self.device, dtype=torch.float32)
 
-    def place(self, positions: Tensor, real: Tensor | None) -> None:
-        """Gives the tokens just appended their positions ``[B, n]`` float32; ``real``, bool, is False for padding."""
+    def place(self, positions: Tensor, real: Tensor | None) -> Tensor:
+        """Gives the tokens just appended their positions ``[B, n]`` float32; ``real``, bool, is False for padding.
+
+        Returns the positions, with -1 for padding.
+        """
         before, count = self.captured, positions.shape[1]
-        self.storage.place(positions, real)
         tokens = before.tokens + (count if real is None else real.sum(1))
         self.captured = before.placed(tokens, positions[:, -1] + 1, count)
+        placed = positions if real is None else positions.masked_fill(~real, -1.0)
+        self.storage.place(placed, real)
+        return placed
+
+    def hold(self, state: KVState) -> None:
+        """Replaces all slots and drops every reference to the old ones."""
+        self.storage = stored(state)
 
     def get_seq_length(self) -> int:
         """Tokens seen."""
@@ -181,7 +208,7 @@ class CompressedLayer(CacheLayerMixin):
         """Forgets everything."""
         self.is_initialized = False
         self.captured = Captured()
-        self.storage: Storage = PaddedStorage()
+        self.storage = PaddedStorage()
 
     def copy(self) -> "CompressedLayer":
         """An independent layer of the same slots."""
@@ -205,3 +232,8 @@ class CompressedLayer(CacheLayerMixin):
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keeps the given rows."""
         self._map_rows(lambda x: x[indices.to(x.device), ...])
+
+
+def _bytes(buffers: Iterable[Tensor]) -> int:
+    """Bytes of whole storages, even where a tensor is a view of a part."""
+    return sum(part.untyped_storage().nbytes() for part in buffers)

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from kvfw.core.state.state import KVState
 from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.fingerprint import differences, fingerprint, made_by
 from kvfw.model.cache.layer import CompressedLayer
+from kvfw.model.cache.stored import read
 from kvfw.model.inspect.adapters import active_adapters
 from kvfw.model.inspect.layers import attention_modules
 from kvfw.model.inspect.support import check_is_model, fresh_layers, runs_on
@@ -28,8 +28,9 @@ from kvfw.store.atomic import cause, write_atomic
 #: Key of the file's only metadata entry: the fingerprint of the model that made the cache; by layer its kind and its
 #: numbers of tokens; seconds spent compressing each layer.
 HEADER = "kvfw_cache"
-VERSION = 2
-STATE = ("keys", "values", "positions", "mass", "bias")
+VERSION = 3
+#: Version 2 held heads of unequal size padded.
+READABLE = (2, VERSION)
 
 
 class SavedCacheError(RunError):
@@ -146,8 +147,9 @@ def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -
     if not metadata or HEADER not in metadata:
         raise ValueError("it holds tensors, but nothing says they are a cache")
     found: dict[str, Any] = json.loads(metadata[HEADER])
-    if found["version"] != VERSION:
-        raise ValueError(f"it has format version {found['version']}, and this kvfw reads version {VERSION}")
+    if found["version"] not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise ValueError(f"it has format version {found['version']}, and this kvfw reads versions {known}")
     if found.pop("sha256") != checksum(found, tensors):
         raise ValueError("its content is damaged: the checksum is not that of the numbers in it")
     return found
@@ -159,7 +161,7 @@ def _compressed_parts(layer: CompressedLayer, index: int) -> tuple[dict[str, Ten
             f"layer {index} of this cache is empty or its prompt is not over; save it once the prompt was compressed"
         )
     tensors, numbers = layer.captured.written()
-    return tensors | {name: getattr(layer.state, name) for name in STATE}, {"kind": "compressed", **numbers}
+    return {**tensors, **layer.storage.written()}, {"kind": "compressed", **numbers}
 
 
 def _sliding_parts(layer: CacheLayerMixin) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -182,11 +184,10 @@ def _rebuilt(model: PreTrainedModel, header: dict[str, Any], tensors: dict[str, 
 
 
 def _compressed(own: dict[str, Tensor], about: dict[str, Any]) -> CompressedLayer:
-    state = KVState(**{name: own[name] for name in STATE})
-    shapes = {tuple(getattr(state, name).shape[:3]) for name in STATE}
-    if len(shapes) != 1 or own["tokens"].shape != own["next"].shape or own["tokens"].shape != state.keys.shape[:1]:
-        raise ValueError(f"its tensors have shapes that do not fit: {sorted(shapes)}")
-    return CompressedLayer.of_state(state, Captured.read(own, {"compressed": True, **about}))
+    storage = read(own)
+    if own["tokens"].shape != own["next"].shape or own["tokens"].shape != (storage.rows,):
+        raise ValueError(f"it has {storage.rows} rows of slots and {tuple(own['tokens'].shape)} numbers of tokens")
+    return CompressedLayer.of_storage(storage, Captured.read(own, {"compressed": True, **about}))
 
 
 def _sliding(empty: CacheLayerMixin, own: dict[str, Tensor], about: dict[str, Any]) -> CacheLayerMixin:

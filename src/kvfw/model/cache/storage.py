@@ -1,51 +1,86 @@
 """How a layer holds its slots in memory; computations use :class:`KVState`."""
 
-import copy
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from kvfw.core.state.state import KVState, exact_state
-from kvfw.errors import UnsupportedError
+from kvfw.core.state.state import KVState
+
+#: Free slots in a buffer that is made anew: one for this many held, so at most 2 % more memory than the slots need.
+SLOTS_PER_FREE_ONE = 50
+
+
+class HeadSlots(NamedTuple):
+    """The slots of one head of one row, as views."""
+
+    #: ``[L, Dk]``
+    keys: Tensor
+    #: ``[L, Dv]``
+    values: Tensor
+    #: ``[L]``; None where no slot is empty or biased.
+    bias: Tensor | None
 
 
 class Storage(Protocol):
-    """The slots of one layer. Tensors handed out are never changed in place, so copies may share them."""
+    """The slots of one layer. Tensors handed out never change, so copies may share them.
+
+    New tokens are written in place behind the slots, while there is room and no copy has written there.
+    """
+
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        """Keys, values, positions, masses and biases as they lie in memory, free room included; fewer before any."""
 
     @property
     def plain(self) -> bool:
-        """Whether no slot of any head is empty or biased, so that attention needs no bias."""
+        """Whether attention over ``keys`` and ``values`` needs no bias, as no slot of any head is empty or biased."""
 
     @property
     def unplaced(self) -> int:
         """Tokens appended last whose positions are not known yet."""
 
     @property
+    def handed(self) -> Tensor | None:
+        """The keys that the last :meth:`append` returned, the same object until they are placed."""
+
+    @property
     def keys(self) -> Tensor | None:
-        """``[B, Hkv, N, Dk]``, unplaced tokens included, the same object until they change; None before any."""
+        """``[B, Hkv, N, Dk]``, unplaced tokens included; None before any."""
 
     @property
     def values(self) -> Tensor | None:
         """``[B, Hkv, N, Dv]``, likewise."""
 
     @property
+    def rows(self) -> int:
+        """B; 0 before any token."""
+
+    @property
     def width(self) -> int:
         """N: slots of the widest head."""
 
-    def append(self, keys: Tensor, values: Tensor) -> None:
-        """Adds the keys and values of new tokens, to be placed next."""
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds the keys and values of new tokens, to be placed next; returns what the model's attention is given."""
 
     def place(self, positions: Tensor, real: Tensor | None) -> None:
         """Positions ``[B, n]`` of the tokens appended last; ``real`` is False for padding, None if all are real."""
 
     def state(self) -> KVState:
-        """The placed slots; raises UnsupportedError if there are none yet."""
+        """The placed slots, padded; raises UnsupportedError if there are none yet."""
 
-    def hold(self, state: KVState) -> None:
-        """Replaces all slots and drops every reference to the old ones."""
+    def heads(self) -> Sequence[HeadSlots] | None:
+        """The slots head by head, row by row, where attention is computed so; None where it takes ``keys``."""
+
+    def last(self) -> Tensor:
+        """The largest position ``[B]`` in every row."""
+
+    def slots(self) -> Tensor:
+        """Slots ``[B, Hkv]`` that are not empty."""
+
+    def written(self) -> Mapping[str, Tensor]:
+        """Its tensors by name, without free room; see :func:`kvfw.model.cache.stored.read`."""
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Selects, reorders or repeats rows."""
@@ -54,60 +89,28 @@ class Storage(Protocol):
         """An independent storage of the same slots."""
 
 
-class PaddedStorage:
-    """Holds a padded state: a head with fewer slots than the widest one has empty slots on the left."""
+class Room:
+    """How far a buffer is filled, per head; storages that share the buffer share this object."""
 
-    def __init__(self) -> None:
-        self.plain = True
-        self.unplaced = 0
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-        self._state: KVState | None = None
+    def __init__(self, filled: int, capacity: int) -> None:
+        self.capacity = capacity
+        self._filled = {filled}
 
-    @property
-    def width(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[2]
-
-    def append(self, keys: Tensor, values: Tensor) -> None:
-        self.unplaced = keys.shape[2]
-        self.keys = _own(keys) if self.keys is None else torch.cat((self.keys, keys), dim=2)
-        self.values = _own(values) if self.values is None else torch.cat((self.values, values), dim=2)
-
-    def place(self, positions: Tensor, real: Tensor | None) -> None:
-        count, self.unplaced, old = self.unplaced, 0, self._state
-        assert self.keys is not None
-        assert self.values is not None
-        real_tokens = torch.ones_like(positions, dtype=torch.bool) if real is None else real
-        new = exact_state(self.keys[:, :, -count:], self.values[:, :, -count:], positions, real_tokens)
-        self._state = KVState(
-            keys=self.keys,
-            values=self.values,
-            positions=new.positions if old is None else torch.cat((old.positions, new.positions), dim=2),
-            mass=new.mass if old is None else torch.cat((old.mass, new.mass), dim=2),
-            bias=new.bias if old is None else torch.cat((old.bias, new.bias), dim=2),
-        )
-        if real is not None and self.plain:
-            self.plain = bool(real.all())
-
-    def state(self) -> KVState:
-        if self._state is None:
-            raise UnsupportedError("this layer of the cache is empty: run the prompt through the model first")
-        return self._state
-
-    def hold(self, state: KVState) -> None:
-        self._state, self.keys, self.values = state, state.keys, state.values
-        self.plain = bool((state.valid & (state.bias == 0)).all())
-
-    def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self._state is not None:
-            self._state = KVState(*(change(getattr(self._state, part.name)) for part in fields(KVState)))
-            self.keys, self.values = self._state.keys, self._state.values
-
-    def copy(self) -> "PaddedStorage":
-        return copy.copy(self)
+    def claim(self, at: int, count: int, buffer: Tensor) -> bool:
+        """Whether slots from ``at`` on are free and may be written in place, which then nobody else may."""
+        if at + count > self.capacity or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
+            return False
+        try:
+            self._filled.remove(at)  # atomic: of two threads, one finds it
+        except KeyError:
+            return False
+        self._filled.add(at + count)
+        return True
 
 
-def _own(x: Tensor) -> Tensor:
-    """The tensor; a view of something larger (a fused projection's output) is copied, as it would keep that alive."""
-    whole = x.untyped_storage().nbytes() == x.numel() * x.element_size()
-    return x if whole else x.clone(memory_format=torch.contiguous_format)
+def new_room(held: int, heads: int, count: int) -> int:
+    """Slots per head to make room for, when ``count`` come to each of ``heads``, which hold ``held`` altogether.
+
+    None is spare where gradients are recorded, so that no tensor of a graph is ever written again.
+    """
+    return count if torch.is_grad_enabled() else max(count, held // SLOTS_PER_FREE_ONE // heads)

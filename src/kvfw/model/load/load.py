@@ -78,6 +78,13 @@ class OpenModel:
         return config
 
     @cached_property
+    def depth(self) -> int:
+        """Number of the model's layers, from its configuration alone. Errors as for ``config``."""
+        from kvfw.model.inspect.support import fresh_layers
+
+        return len(fresh_layers(self.config))
+
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, set to pad on the left as generation needs it; no weights are read.
 

@@ -1,8 +1,9 @@
 """Decoding over a compressed cache: greedy or sampled, teacher-forced, and timed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -25,9 +26,11 @@ def end_tokens(model: PreTrainedModel) -> frozenset[int]:
     return frozenset([ids] if isinstance(ids, int) else ids)
 
 
-def decoding(model: PreTrainedModel, cache: CompressedCache) -> AbstractContextManager[Session]:
-    """Lets the model attend to this cache, without compression, inside the block."""
-    return Session(model, cache, SessionPlan(needs=Needs(), sinks=0, recent=0)).running()
+def decoding(
+    model: PreTrainedModel, cache: CompressedCache, plan: SessionPlan | None = None
+) -> AbstractContextManager[Session]:
+    """Lets the model attend to this cache inside the block; it is compressed again only as planned."""
+    return Session(model, cache, plan or SessionPlan(needs=Needs(), sinks=0, recent=0)).running()
 
 
 def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCache) -> Tensor:
@@ -62,7 +65,7 @@ def continued(
 
 @dataclass(frozen=True)
 class Written:
-    """A response: its tokens, and the bytes of keys and values held after the prompt and after each token fed."""
+    """A response: its tokens, and the bytes of keys and values held after the prompt and after each forward."""
 
     tokens: tuple[int, ...]
     held: tuple[int, ...]
@@ -82,21 +85,51 @@ def continued_planned(
 
     ``choose`` chooses every token; ``chunk`` is the number of the prompt's tokens per forward, by default all.
     """
-    cache, ends = new_cache(model), end_tokens(model)
+    cache = new_cache(model)
     cache.expect(len(prompt))
-    with Session(model, cache, plan).running():
+    with decoding(model, cache, plan):
         for part in torch.split(torch.tensor([list(prompt)], device=model.device), chunk or len(prompt), dim=1):
             logits = model(input_ids=part, **passed(model, cache), use_cache=True, logits_to_keep=1).logits
-        tokens, held = [choose(logits[0, -1].float())], [cache.held_bytes()]
-        while len(tokens) < max_new_tokens and tokens[-1] not in ends:
-            tokens.append(choose(_forward(model, tokens[-1:], cache)[-1]))
-            held.append(cache.held_bytes())
+        return _written(model, cache, logits[:, -1].float(), max_new_tokens, choose)
+
+
+@torch.inference_mode()
+def greedy_recompressed(
+    model: PreTrainedModel,
+    cache: CompressedCache,
+    plan: SessionPlan,
+    first_logits: Tensor,
+    max_new_tokens: int,
+    *,
+    before: Sequence[int] = (),
+) -> Written:
+    """Like :func:`greedy`, compressed again as planned; ``before`` are exact tokens that come first.
+
+    ``cache`` is one of :meth:`kvfw.model.run.prefill.Prefill.to_be_continued` with this plan.
+    """
+    with decoding(model, cache, plan):
+        held = cache.held_bytes()
+        if before:
+            first_logits = _forward(model, before, cache)[-1:]
+        written = _written(model, cache, first_logits, max_new_tokens, best)
+    return Written(written.tokens, (held, *written.held) if before else written.held)
+
+
+def _written(
+    model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, max_new_tokens: int, choose: Choose
+) -> Written:
+    """The response inside an open session, and the bytes held from now on."""
+    ends = end_tokens(model)
+    tokens, held = [choose(first_logits[0])], [cache.held_bytes()]
+    while len(tokens) < max_new_tokens and tokens[-1] not in ends:
+        tokens.append(choose(_forward(model, tokens[-1:], cache)[-1]))
+        held.append(cache.held_bytes())
     return Written(tuple(tokens), tuple(held))
 
 
 @dataclass(frozen=True)
 class Forced:
-    """A continuation fed over a cache in one forward.
+    """A continuation fed over a cache.
 
     Args:
         nll: negative log-likelihoods (nats) of its tokens, without the first if nothing was fed before it.
@@ -109,24 +142,47 @@ class Forced:
 
 @torch.inference_mode()
 def teacher_forced(
-    model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int], *, before: Sequence[int] = ()
+    model: PreTrainedModel,
+    cache: CompressedCache,
+    tokens: Sequence[int],
+    *,
+    before: Sequence[int] = (),
+    plan: SessionPlan | None = None,
 ) -> Forced:
-    """The likelihood of ``tokens``: feeds ``before`` and all but the last of them at once to the prompt's cache.
+    """The likelihood of ``tokens``: feeds ``before`` and all but the last of them to the prompt's cache.
 
     ``before`` are exact tokens between the cached ones and these, such as a question over a compressed context. Without
-    them token 1 has no likelihood: it comes from the prompt's logits and says nothing about the cache.
+    them token 1 has no likelihood: it comes from the prompt's logits and says nothing about the cache. They are fed at
+    once, or, where ``plan`` compresses the cache again, in stretches between two compressions.
     """
-    fed = [*before, *tokens[:-1]]
-    if not fed:
-        return Forced((), None)
-    ids = torch.tensor([fed], device=model.device)
-    with decoding(model, cache):
-        output = model(input_ids=ids, **passed(model, cache), use_cache=True, output_hidden_states=True)
     predicted = list(tokens) if before else list(tokens[1:])
-    logits = output.logits[0, len(fed) - len(predicted) :].float()
-    nll = torch.nn.functional.cross_entropy(logits, torch.tensor(predicted, device=logits.device), reduction="none")
-    states = output.hidden_states[-1][0, len(before) :].float()
-    return Forced(tuple(nll.tolist()), states.mean(dim=0) if len(states) else None)
+    nll, states, fed = list[float](), list[Tensor](), 0
+    with decoding(model, cache, plan):
+        for piece in _stretches(before, tokens[:-1], plan.compress_every if plan is not None else None):
+            ids = torch.tensor([piece], device=model.device)
+            output = model(input_ids=ids, **passed(model, cache), use_cache=True, output_hidden_states=True)
+            # The last token before the continuation predicts its first one.
+            first, fed = max(fed - max(len(before) - 1, 0), 0), fed + len(piece)
+            aims = torch.tensor(predicted[first : fed - max(len(before) - 1, 0)], device=model.device)
+            logits = output.logits[0, len(piece) - len(aims) :].float()
+            nll += torch.nn.functional.cross_entropy(logits, aims, reduction="none").tolist()
+            states.append(output.hidden_states[-1][0, max(len(before) - fed + len(piece), 0) :].float())
+    hidden = torch.cat(states) if states else torch.zeros(0)
+    return Forced(tuple(nll), hidden.mean(dim=0) if len(hidden) else None)
+
+
+def _stretches(before: Sequence[int], tokens: Sequence[int], every: int | None) -> Iterator[list[int]]:
+    """What to feed at once: everything, or ``before``, then pieces that end where a compression is due."""
+    if every is None:
+        if before or tokens:
+            yield [*before, *tokens]
+        return
+    if before:
+        yield list(before)
+    first = every - len(before) if len(before) < every else every
+    for start, end in pairwise([0, *range(first, len(tokens), every), len(tokens)]):
+        if end > start:
+            yield list(tokens[start:end])
 
 
 @torch.inference_mode()
@@ -138,11 +194,23 @@ def feed(model: PreTrainedModel, cache: CompressedCache, tokens: Sequence[int]) 
 
 @torch.inference_mode()
 def tokens_per_second(
-    model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, *, steps: int = 16, warmup: int = 2
+    model: PreTrainedModel,
+    cache: CompressedCache,
+    first_logits: Tensor,
+    *,
+    before: Sequence[int] = (),
+    plan: SessionPlan | None = None,
+    steps: int = 16,
+    warmup: int = 2,
 ) -> float:
-    """Decode speed at batch 1: ``steps`` greedy steps after ``warmup`` untimed ones, end tokens ignored."""
-    token = int(first_logits[0].argmax())
-    with decoding(model, cache):
+    """Decode speed at batch 1: ``steps`` greedy steps after ``warmup`` untimed ones, end tokens ignored.
+
+    ``before`` are exact tokens that come first; compressions that ``plan`` asks for are part of the time.
+    """
+    with decoding(model, cache, plan):
+        if before:
+            first_logits = _forward(model, before, cache)[-1:]
+        token = int(first_logits[0].argmax())
         started = clock_s(model.device)
         for step in range(warmup + steps):
             if step == warmup:

@@ -1,7 +1,7 @@
 """One observed prefill of a prompt, from which any number of compressed caches can be made."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -20,6 +20,7 @@ from kvfw.core.state.slots import stack
 from kvfw.core.state.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.captured import Captured
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.compat.clock import clock_s
 from kvfw.model.compat.versions import passed
@@ -71,6 +72,14 @@ class Prefill:
             BudgetError: the prompt is too short for the compressor's amount.
             RunError: a part or the allocator broke its contract.
         """
+        work = self._work(compressor)
+        groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]
+        states = chain.from_iterable(map_layers(compressor.compress_layers, groups, self.logits.device))
+        done = dict(zip((each.obs.layer for each in work), states, strict=True))
+        return {index: done.get(index, obs.state) for index, obs in self.observations.items()}
+
+    def _work(self, compressor: Compressor) -> list[LayerWork]:
+        """The layers to compress, with their budgets."""
         tokens = torch.tensor([self.tokens])
         heads = {index: obs.state.keys.shape[1] for index, obs in self.observations.items()}
         each, middle = compressor.middle_slots(tokens), compressor.middle(tokens)
@@ -82,23 +91,47 @@ class Prefill:
                 LayerWork(self.observations[i], found[i].to(self.observations[i].state.keys.device), self._scores[i])
                 for i in layers
             ]
-        groups = [work[i : i + TOGETHER] for i in range(0, len(work), TOGETHER)]
-        states = chain.from_iterable(map_layers(compressor.compress_layers, groups, self.logits.device))
-        done = dict(zip((each.obs.layer for each in work), states, strict=True))
-        return {index: done.get(index, obs.state) for index, obs in self.observations.items()}
+        return work
 
     def cache_of(self, *rows: dict[int, KVState]) -> CompressedCache:
         """A new, independent cache with these states, a row each, and copies of the sliding-window layers."""
-        cache = CompressedCache(
-            [
-                CompressedLayer.of_state(stack([states[i] for states in rows]), self.tokens)
-                if i in rows[0]
-                else _repeated(layer, len(rows))
-                for i, layer in enumerate(self.cache.layers)
-            ]
-        )
+        states = {i: stack([row[i] for row in rows]) for i in rows[0]}
+        return self._cache({i: CompressedLayer.of_state(x, self.tokens) for i, x in states.items()}, len(rows))
+
+    def _cache(self, layers: Mapping[int, CompressedLayer], rows: int) -> CompressedCache:
+        cache = CompressedCache([layers.get(i) or _repeated(x, rows) for i, x in enumerate(self.cache.layers)])
         cache.made_for, cache.adapters = self.cache.made_for, self.cache.adapters
         return cache
+
+    def to_be_continued(self, plan: SessionPlan) -> CompressedCache:
+        """A cache of the compressed prompt with all that the plan's later compressions need, as ``attach`` leaves it.
+
+        Raises as :meth:`compressed_states`.
+        """
+        by = plan.compressor
+        assert by is not None
+        done = {each.obs.layer: by.compress_with_sums(each.obs, each.budget, each.scores) for each in self._work(by)}
+        layers = {}
+        for index, obs in self.observations.items():
+            state, sums = done.get(index, (obs.state, {}))
+            known = self._captured(obs.narrowed(by.rule(index).needs), by) if index in done else self._captured()
+            layers[index] = CompressedLayer.of_state(state, replace(known, sums=sums))
+        return self._cache(layers, 1)
+
+    def _captured(self, obs: Observation | None = None, by: Compressor | None = None) -> Captured:
+        """What a layer remembers of the prompt right after its compression, of a layer that ``obs`` shows."""
+        tokens = torch.tensor([self.tokens], device=self.logits.device)
+        known = Captured(tokens, tokens.to(torch.float32), self.tokens, compressed=True, compressed_at=self.tokens)
+        if obs is None or by is None:
+            return known
+        return replace(
+            known,
+            moved=by.moves_positions,
+            queries=obs.queries,
+            query_positions=obs.query_positions,
+            moments=obs.moments,
+            inv_freq=None if obs.rope is None else obs.rope.inv_freq,
+        )
 
     def full(self) -> CompressedCache:
         """A cache of the whole prompt, uncompressed."""

@@ -9,6 +9,7 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.cache.masks import layer_mask
 from kvfw.model.compat.routing import model_attention
+from kvfw.model.session.by_head import attention_by_head
 
 
 def attended(
@@ -32,9 +33,25 @@ def attended(
             "prompt in its place; after compression slots have other places, so kvfw cannot stand in for it"
         )
     if layer.compressed:
-        attention_mask = layer_mask(layer.state, query.shape[2], query, plain=layer.storage.plain)
-        base = base if attention_mask is None else taking_masks(base, kwargs)
+        heads = layer.storage.heads() if by_head(base, kwargs) else None
+        if heads is not None:
+            return attention_by_head(heads, query, kwargs.get("scaling")), None
+        if layer.storage.plain and query.shape[2] == 1:
+            attention_mask = None
+        else:
+            state = layer.state
+            key, value = state.keys, state.values
+            attention_mask = layer_mask(state, query.shape[2], query, plain=layer.storage.plain)
+            base = taking_masks(base, kwargs)
     return model_attention(module, base)(module, query, key, value, attention_mask, **kwargs)
+
+
+def by_head(base: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether plain attention, head by head, is what the model's implementation computes."""
+    others = ("softcap", "s_aux", "position_bias")
+    if kwargs.get("dropout") or any(kwargs.get(name) is not None for name in others):
+        return False
+    return taking_masks(base, kwargs) == "sdpa"
 
 
 def taking_masks(base: str, kwargs: Mapping[str, Any]) -> str:

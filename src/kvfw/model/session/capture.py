@@ -13,6 +13,7 @@ from kvfw.core.state.observation import ALL, PROMPT, Columns, Needs, References
 from kvfw.core.state.rope import Rope, unrotate
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.layer import CompressedLayer
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,19 @@ class Forward:
     expected: int = 0
 
 
-def captured_after(before: Captured, state: KVState, seen: Forward, needs: Needs, *, plain: bool) -> Captured:
-    """Adds what is needed of the new tokens' queries to what was captured before.
+def captured_after(layer: CompressedLayer, positions: Tensor, seen: Forward, needs: Needs) -> Captured:
+    """Adds what is needed of the new tokens' queries to what the layer captured before.
 
-    ``state`` are the layer's slots, new tokens included; ``plain``: none of them is empty or biased.
+    ``positions`` ``[B, n]`` are theirs, -1 for padding; the layer holds their slots already.
     """
-    if needs == Needs(projection=needs.projection):
-        return before
+    before = after = layer.captured
     query, kwargs, count = seen.query, seen.kwargs, seen.query.shape[2]
-    positions = state.positions[:, 0, -count:].masked_fill(state.mass[:, 0, -count:] == 0, -1.0)
-    after = _with_queries(before, query, positions, needs.queries, plain) if needs.queries else before
+    if needs.queries:
+        after = _with_queries(before, query, positions, needs.queries, layer.storage.plain)
     wanted = {n: Columns(n) for n in sorted(needs.column_sums)}
     columns = needs.of_source(PROMPT).columns
     if wanted or columns:
+        state = layer.state
         asked = {*wanted.values(), *columns}
         new = attention_columns(
             query, positions, state, scale(state, kwargs), asked, norms=seen.norms, **logit_options(kwargs)
@@ -56,7 +57,9 @@ def captured_after(before: Captured, state: KVState, seen: Forward, needs: Needs
         sums = {n: padded_sum(before.sums.get(n), new[each].clone()) for n, each in wanted.items()}
         after = replace(after, sums=sums, columns=added_columns(before.columns, {each: new[each] for each in columns}))
     if asked_for := needs.of_source(PROMPT).references:
-        kept = {each: picked(query, positions, each, seen.before, seen.expected) for each in asked_for}
+        # Padding comes before a prompt's tokens, so what is still expected is real.
+        expected = seen.expected - seen.before - count + before.tokens
+        kept = {each: picked(query, positions, each, _ranks(before, positions), expected) for each in asked_for}
         after = replace(after, references=joined(before.references, kept))
     return replace(after, moments=_with_moments(before, seen, positions, needs.moments)) if needs.moments else after
 
@@ -79,12 +82,28 @@ def added_columns(old: Mapping[Columns, Tensor], new: Mapping[Columns, Tensor]) 
     return found
 
 
-def picked(query: Tensor, positions: Tensor, asked: References, before: int, expected: int) -> tuple[Tensor, Tensor]:
-    """The reference queries among those of one forward: evenly spaced over all tokens, however they are fed."""
-    step = max(1, -(-expected // asked.count))
-    index = torch.arange(query.shape[2], device=query.device)
-    index = index[(before + index) % step == step - 1]
-    return query[:, :, index].clone(), positions[:, index]
+def picked(
+    query: Tensor, positions: Tensor, asked: References, ranks: Tensor, expected: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The reference queries among those of one forward, evenly spaced over every row's tokens, however they are fed.
+
+    Args:
+        query, positions: those of the forward; a position of -1 is padding.
+        asked: how many; all of them where a row has no more tokens.
+        ranks: how many real tokens of its row come before each ``[B, n]``.
+        expected: real tokens that each row will have ``[B]``.
+
+    Returns:
+        As many as the row with most; other rows have padding on the left.
+    """
+    share = (
+        asked.count * (ranks + torch.arange(2, device=ranks.device)[:, None, None]) // expected.clamp(min=1)[:, None]
+    )
+    chosen = (positions >= 0) & (share[1] > share[0])
+    most = int(chosen.sum(1).max())
+    order = chosen.to(torch.uint8).argsort(dim=1, stable=True)[:, chosen.shape[1] - most :]
+    queries = query.gather(2, order[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3]))
+    return queries, positions.masked_fill(~chosen, -1.0).gather(1, order)
 
 
 def joined(
@@ -101,10 +120,14 @@ def _with_moments(before: Captured, seen: Forward, positions: Tensor, left_out: 
     query = seen.query
     if seen.rope is not None:
         query = unrotate(query, positions.clamp(min=0)[:, None], seen.rope)
-    # Real tokens of every row, counted on from those fed before.
-    rank = before.tokens[:, None] - (positions >= 0).sum(1, keepdim=True) + (positions >= 0).cumsum(1)
-    new = {n: moments_of(query, (positions >= 0) & (rank > n)) for n in left_out}
+    new = {n: moments_of(query, (positions >= 0) & (_ranks(before, positions) >= n)) for n in left_out}
     return {n: before.moments[n] + part if n in before.moments else part for n, part in new.items()}
+
+
+def _ranks(before: Captured, positions: Tensor) -> Tensor:
+    """How many real tokens of its row come before each of the last ones, which ``before`` counts already."""
+    real = positions >= 0
+    return before.tokens[:, None] - real.sum(1, keepdim=True) + real.cumsum(1) - 1
 
 
 def _with_queries(before: Captured, queries: Tensor, positions: Tensor, width: int | str, plain: bool) -> Captured:

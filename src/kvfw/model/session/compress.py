@@ -84,7 +84,7 @@ def compress(layer: CompressedLayer, scores: Scores, plan: SessionPlan, budget: 
     else:
         state = plan.compressor.compress(obs, budget, scores)
         now = replace(now, sums={}, queries=None, query_positions=None, moments={})
-    layer.storage.hold(state)
+    layer.hold(state)
     layer.captured = now
 
 

@@ -9,10 +9,11 @@ from kvfw.errors import UnsupportedError
 from kvfw.model.cache.layer import CompressedLayer
 
 
-def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None, end: int | None) -> None:
+def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None, end: int | None) -> Tensor:
     """Gives the last ``count`` tokens the positions passed to attention, or consecutive ones.
 
-    ``end``: tokens seen at the end of an announced prompt or turn.
+    ``end``: tokens seen at the end of an announced prompt or turn. Returns the positions ``[B, count]``, with -1 for
+    padding.
 
     Raises:
         UnsupportedError: a prompt or turn ends in padding (False in ``padding``, ``[B, seen + n]``).
@@ -22,7 +23,9 @@ def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor
     else:
         positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
     goes_on = end is not None and layer.seen < end
-    layer.place(positions, _real(count, padding, may_end_in_padding=goes_on or (count == 1 and layer.seen != end)))
+    return layer.place(
+        positions, _real(count, padding, may_end_in_padding=goes_on or (count == 1 and layer.seen != end))
+    )
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:

@@ -213,7 +213,9 @@ class _Probe:
             norms=self._norms.get(index),
             **logit_options(kwargs),
         )
-        asked = {each: picked(query, positions, each, self._fed, self._expected) for each in self._needs.references}
+        ranks, expected = self._fed + torch.arange(count)[None], torch.tensor([self._expected])
+        ranks, expected = ranks.to(query.device), expected.to(query.device)
+        asked = {each: picked(query, positions, each, ranks, expected) for each in self._needs.references}
         self.found[index] = Observed(
             added_columns(before.columns, {each: part[..., : held.width].clone() for each, part in seen.items()}),
             joined(before.references, asked),

@@ -120,13 +120,13 @@ def go_on(cache: CompressedCache, given: Tensor, position_ids: Any, mask: Tensor
         UnsupportedError: the mask hides what cannot be dropped, or shows what is gone.
     """
     layers = cache.compressed_layers()
-    rows, (fed, count) = len(layers[0].state.mass), given.shape[:2]
+    rows, (fed, count) = layers[0].storage.rows, given.shape[:2]
     if fed != rows:
         raise PromptError(
             f"{fed} rows of tokens were fed to a cache of {rows}. For several answers to what it holds, beams too, "
             "repeat its rows first: cache.batch_repeat_interleave(n); other prompts need a block of their own"
         )
-    last = layers[0].state.positions.amax((1, 2))
+    last = layers[0].storage.last()
     first, changed = _first(given, position_ids, mask, count).to(last.device), None
     fine = (first > last).all()
     if mask is not None:
@@ -183,4 +183,4 @@ def own_layer(cache: CompressedCache, index: object, key: Tensor) -> CompressedL
     if not isinstance(index, int) or index >= len(cache.layers):
         return None
     layer = cache.layers[index]
-    return layer if isinstance(layer, CompressedLayer) and layer.keys is key else None
+    return layer if isinstance(layer, CompressedLayer) and layer.storage.handed is key else None

@@ -116,20 +116,20 @@ class Session:
         Raises:
             UnsupportedError: this block needs column sums that the cache does not have.
         """
-        plan, layers = self.plan, self.cache.compressed_layers()
-        ready = [layer for layer in layers if layer.compressed]
+        plan = self.plan
+        pairs = list(zip(self.cache.compressed_layers(), self.anatomy.compressible, strict=True))
+        ready = [(layer, self._needs(part.index).column_sums) for layer, part in pairs if layer.compressed]
         if not ready:
             return
-        wanted = plan.needs.column_sums if plan.again else frozenset[int]()
-        if any(not wanted <= layer.captured.sums.keys() for layer in ready):
+        if plan.again and any(not sums <= layer.captured.sums.keys() for layer, sums in ready):
             raise UnsupportedError(
                 "column sums (h2o) have to be counted from the prompt on, and this cache comes without them, or ran "
                 "outside a block since; compress it by h2o with compress_every= or recompress= from the start, run it "
                 "in such blocks only, or use another scorer"
             )
-        standing = self._divided_standing(ready[0])
-        for layer, part in zip(layers, self.anatomy.compressible, strict=True):
-            budget = standing.get(part.index)
+        standing = self._divided_standing(ready[0][0])
+        for layer, part in pairs:
+            budget, wanted = standing.get(part.index), self._needs(part.index).column_sums if plan.again else ()
             known = replace(
                 layer.captured,
                 sums={n: layer.captured.sums[n] for n in wanted},
@@ -194,7 +194,8 @@ class Session:
                 recall.go_on(cache, given, kwargs.get("position_ids"), mask)
         reads_text = self.plan.needs.text or self.plan.needs.probes
         if reads_text and ids is None and not cache.compressed_layers()[0].compressed:
-            raise UnsupportedError("this composition looks at the prompt's text; call the model with input_ids")
+            why = "looks at the prompt's text" if self.plan.needs.text else "probes the model with the prompt's text"
+            raise UnsupportedError(f"this composition {why}; call the model with input_ids")
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
@@ -209,16 +210,16 @@ class Session:
         part = self.anatomy.layers[index]
         announced = self._forward.cache.ends_at
         end = announced if announced is not None else self.plan.prompt_tokens
-        place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
+        positions = place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
         if part.index == self._first:
-            layer.captured = layer.captured.followed(layer.state.positions[:, 0, -count:], self._forward.ids)
+            layer.captured = layer.captured.followed(positions, self._forward.ids)
             self._forward.ids = None
         needs = self._needs(index)
         if not layer.compressed or self.plan.again:
             seen = layer.captured.seen
             rope = self.anatomy.rotary.read(index) if needs.moments else None
             shown = Forward(query, kwargs, rope, self._forward.norms.get(index), seen - count, end or seen)
-            layer.captured = captured_after(layer.captured, layer.state, shown, needs, plain=layer.storage.plain)
+            layer.captured = captured_after(layer, positions, shown, needs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, end):
             self._event(index, layer, ended, kwargs)

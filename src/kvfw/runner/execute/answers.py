@@ -9,11 +9,11 @@ import torch
 from kvfw.core.contracts.metric import Response
 from kvfw.core.state.state import KVState
 from kvfw.errors import RunError
+from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.report import CacheReport
 from kvfw.model.compat.clock import clock_s
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.sentence import SentenceEncoder
-from kvfw.model.run import decode
 from kvfw.model.run.batch import can_decode_together, feed_together, greedy_together
 from kvfw.model.run.prefill import Prefill
 from kvfw.runner.execute.engine import CacheEngine
@@ -35,13 +35,15 @@ class Tools:
 class Answer:
     """One row's answer to one prompt, before metrics.
 
-    ``seconds``: of the shared prefill, this row's compression, and this row's share of its batch's decoding.
+    ``seconds``: of the shared prefill and probes, this row's compression, and this row's share of its batch's decoding.
+    ``peak_bytes``: the most keys and values held between forwards; None where a batch or a given text was decoded.
     """
 
     response: Response
     engine: CacheEngine
     report: CacheReport
     seconds: dict[str, float]
+    peak_bytes: int | None = None
 
 
 def batches(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, ...]]:
@@ -58,11 +60,15 @@ def rows_at_once(tools: Tools) -> int:
 
 @dataclass(frozen=True)
 class Compressed:
-    """The slots of a prefill compressed for one row, and how many seconds that took."""
+    """The slots of a prefill compressed for one row, and how many seconds that took.
+
+    ``cache``: the same slots with what compressions while decoding need, for a row that asks for them.
+    """
 
     row: Row
     states: dict[int, KVState]
     seconds: float
+    cache: CompressedCache | None = None
 
 
 @torch.inference_mode()
@@ -71,13 +77,17 @@ def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, 
     device = filled.logits.device
     ready, failed = [], []
     for row in rows:
-        started = clock_s(device)
+        started, cache = clock_s(device), None
         try:
-            states = filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)
+            if row.decoding is not None:
+                cache = filled.to_be_continued(row.decoding)
+                states = {index: cache.state(index) for index in filled.observations}
+            else:
+                states = filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)
         except RunError as error:
             failed.append((row, error))
             continue
-        ready.append(Compressed(row, states, clock_s(device) - started))
+        ready.append(Compressed(row, states, clock_s(device) - started, cache))
     return tuple(ready), tuple(failed)
 
 
@@ -85,7 +95,10 @@ def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, 
 def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, tools: Tools) -> tuple[Answer, ...]:
     """The model's answers to a question over the slots of each row; ``rows`` are one batch of :func:`batches`."""
     device = tools.loaded.model.device
-    engines = [CacheEngine(tools.loaded, filled, row.states, question.exact_ids, tools.encoder) for row in rows]
+    engines = [
+        CacheEngine(tools.loaded, filled, each.states, question.exact_ids, tools.encoder, each.row.decoding, each.cache)
+        for each in rows
+    ]
     started = clock_s(device)
     written = _decoded(filled, engines, question, tools)
     decode_s = (clock_s(device) - started) / max(len(rows), 1)
@@ -95,15 +108,16 @@ def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, too
             engine,
             report,
             {"prefill": filled.seconds, "probe": filled.probe_seconds, "compress": row.seconds, "decode": decode_s},
+            peak,
         )
-        for (tokens, report), engine, row in zip(written, engines, rows, strict=True)
+        for (tokens, report, peak), engine, row in zip(written, engines, rows, strict=True)
     )
 
 
 def _decoded(
     filled: Prefill, engines: Sequence[CacheEngine], question: Question, tools: Tools
-) -> tuple[tuple[tuple[int, ...], CacheReport], ...]:
-    """Each row's response, and a report of its cache before it.
+) -> tuple[tuple[tuple[int, ...], CacheReport, int | None], ...]:
+    """Each row's response, a report of its cache before it, and the most bytes held if it was decoded alone.
 
     The response is the turn's text to follow, if any; else greedy tokens, decoded alone where the batch was not sure.
     """
@@ -117,12 +131,12 @@ def _decoded(
             logits = feed_together(model, cache, len(engines), exact_ids)
         found = greedy_together(model, cache, logits, most, first_is_sure=not exact_ids)
     return tuple(
-        _alone(engine, most, tools) if tokens is None else (tokens, engine.started()[0].report())
+        _alone(engine, most) if tokens is None else (tokens, engine.started()[0].report(), None)
         for tokens, engine in zip(found, engines, strict=True)
     )
 
 
-def _alone(engine: CacheEngine, max_new_tokens: int, tools: Tools) -> tuple[tuple[int, ...], CacheReport]:
-    cache, logits = engine.started()
-    report = cache.report()  # before decoding, which grows the cache
-    return decode.greedy(tools.loaded.model, cache, logits, max_new_tokens), report
+def _alone(engine: CacheEngine, max_new_tokens: int) -> tuple[tuple[int, ...], CacheReport, int]:
+    written, report = engine.written(max_new_tokens)
+    # A question longer than a stretch is held in full until its own forward ends in a compression.
+    return written.tokens, report, max(report.kv_bytes, *written.held)

@@ -7,11 +7,13 @@ from torch import Tensor
 from kvfw.core.contracts.metric import Missing
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.report import CacheReport
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.sentence import SentenceEncoder
 from kvfw.model.run import decode
-from kvfw.model.run.decode import Forced
+from kvfw.model.run.decode import Forced, Written
 from kvfw.model.run.prefill import Prefill
+from kvfw.model.session.plan import SessionPlan
 
 
 class CacheEngine:
@@ -23,6 +25,8 @@ class CacheEngine:
         states: the trial's slots by layer.
         after: tokens appended uncompressed: the question of a question-agnostic run.
         encoder: sentence embeddings.
+        plan: how the cache is compressed again while decoding, if it is.
+        kept: the compressed cache that such a plan goes on with.
     """
 
     def __init__(
@@ -32,14 +36,17 @@ class CacheEngine:
         states: dict[int, KVState],
         after: Sequence[int],
         encoder: SentenceEncoder,
+        plan: SessionPlan | None = None,
+        kept: CompressedCache | None = None,
     ) -> None:
         self.model, self.filled, self.states = loaded.model, filled, states
         self.after, self.encoder = tuple(after), encoder
+        self.plan, self._kept = plan, kept
         self._forced: dict[tuple[int, ...], Forced] = {}
 
     def started(self) -> tuple[CompressedCache, Tensor]:
         """A new cache holding the whole prompt, and the logits ``[1, V]`` of the first response token."""
-        cache = self.filled.cache_of(self.states)
+        cache = self._cache()
         if not self.after:
             return cache, self.filled.logits
         return cache, decode.feed(self.model, cache, self.after)
@@ -55,8 +62,8 @@ class CacheEngine:
 
     def _answer(self, tokens: tuple[int, ...]) -> Forced:
         if tokens not in self._forced:
-            cache = self.filled.cache_of(self.states)
-            self._forced[tokens] = decode.teacher_forced(self.model, cache, tokens, before=self.after)
+            cache = self._cache()
+            self._forced[tokens] = decode.teacher_forced(self.model, cache, tokens, before=self.after, plan=self.plan)
         return self._forced[tokens]
 
     def similarity(self, text: str, other: str) -> float | Missing:
@@ -65,5 +72,19 @@ class CacheEngine:
 
     def tokens_per_second(self) -> float:
         """Decode speed."""
+        logits, cache = self.filled.logits, self._cache()
+        return decode.tokens_per_second(self.model, cache, logits, before=self.after, plan=self.plan)
+
+    def written(self, max_new_tokens: int) -> tuple[Written, CacheReport]:
+        """The greedy response with the bytes held after forwards, the last one at least; and the cache before it."""
         cache, logits = self.started()
-        return decode.tokens_per_second(self.model, cache, logits)
+        report = cache.report()  # before decoding, which grows the cache
+        if self.plan is None:
+            tokens = decode.greedy(self.model, cache, logits, max_new_tokens)
+            return Written(tokens, (report.kv_bytes, cache.held_bytes())), report
+        logits, cache = self.filled.logits, self._cache()
+        again = decode.greedy_recompressed(self.model, cache, self.plan, logits, max_new_tokens, before=self.after)
+        return again, report
+
+    def _cache(self) -> CompressedCache:
+        return self.filled.cache_of(self.states) if self._kept is None else self._kept.copy()

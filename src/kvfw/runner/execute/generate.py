@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kvfw.core.compose.composition import parse
-from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.compress.compressor import compressor
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.core.state.observation import Needs
 from kvfw.model.cache.cache import CompressedCache
@@ -16,9 +16,9 @@ from kvfw.model.run import decode
 from kvfw.model.run.decode import Written
 from kvfw.model.run.prefill import prefill
 from kvfw.model.run.sampling import Sampling
-from kvfw.model.session.plan import SessionPlan
 from kvfw.runner.plan.config import GenerateConfig
-from kvfw.runner.plan.limits import check_length, check_positions
+from kvfw.runner.plan.decoding import decoding_plan
+from kvfw.runner.plan.limits import check_length, check_named_probes, check_positions
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,25 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         RequestError: the request is invalid; only the tokenizer was loaded.
     """
     found = registry if registry is not None else default_registry()
-    compositions = [parse(text, found) for text in config.compose]
-    bound = [
-        compressor(composition, amount, sinks=config.sinks, recent=config.recent)
-        for amount in config.amounts()
-        for composition in compositions
-    ]
+    amounts, compositions = config.amounts(), [parse(text, found) for text in config.compose]
     opened = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=found)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
+    depth = opened.depth
+    bound = [
+        compressor(composition, amount, sinks=config.sinks, recent=config.recent, depth=depth)
+        for amount in amounts
+        for composition in compositions
+    ]
     tokenizer = opened.tokenizer
+    check_named_probes(bound, tokenizer)
     ids = _ids(tokenizer, config)
     # With compression while answering, the answer may fill slots that the prompt does not.
     filled_up = config.compress_every is not None
-    amounts = tuple(amount for amount in config.amounts() if not (filled_up and amount.kind == "slots"))
-    check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, amounts)
+    filling = tuple(amount for amount in amounts if not (filled_up and amount.kind == "slots"))
+    check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, filling)
     check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, opened.config)
-    plans = [_plan(one, config, tokenizer) for one in bound]
+    plans = [decoding_plan(one, config, tokenizer) for one in bound]
     loaded = opened.load(dtype=config.dtype, device=config.device)
     needs = Needs()
     for one in bound if config.compress_every is None else ():
@@ -91,24 +93,6 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         )
         samples.append(sample(f"{one.composition} {one.amount}", written))
     return tuple(samples)
-
-
-def _plan(one: Compressor, config: GenerateConfig, tokenizer: Any) -> SessionPlan | None:
-    """The plan for compressing while answering, None if only the prompt is compressed.
-
-    Raises:
-        BudgetError, UnsupportedError: the composition or amount cannot be used while answering.
-    """
-    if config.compress_every is None:
-        return None
-    return SessionPlan(
-        needs=one.needs,
-        sinks=config.sinks,
-        recent=config.recent,
-        compressor=one,
-        compress_every=config.compress_every,
-        vocabulary=tokenizer,
-    )
 
 
 def _numbers(prompt_tokens: int, written: Written, config: GenerateConfig) -> str:

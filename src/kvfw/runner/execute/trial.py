@@ -48,7 +48,8 @@ def run_prompt(
             if question in missing[full.key]:
                 yield _record(full, planned, question, baselines[question], baselines[question], plan, tools)
     failed: list[tuple[Row, RunError]] = []
-    for batch in batches([row for row in others if missing[row.key]], rows_at_once(tools)):
+    at_once = rows_at_once(tools) if plan.config.compress_every is None else 1
+    for batch in batches([row for row in others if missing[row.key]], at_once):
         ready, errors = compressed(filled, batch)
         failed += errors
         for question, baseline in baselines.items():
@@ -90,6 +91,7 @@ def _record(
         timed=question.timed,
         engine=answer.engine,
         reference_engine=baseline.engine,
+        peak_bytes=answer.peak_bytes,
     )
     values: dict[str, float | None] = {**scored(plan.task, response.text, sample, turn)}
     reasons, vectors = dict[str, str](), dict[str, str]()
@@ -103,6 +105,7 @@ def _record(
         else:
             values[name] = value
     slots = [n for layer in answer.report.layers for n in layer.slots]
+    held = row.held_ratio(len(planned.compressed_ids), answer.engine.states)
     cut = not turn.follow_ids and response.tokens[-1] not in end_tokens(tools.loaded.model)
     return TrialRecord(
         key=planned.key(row.key, question),
@@ -119,6 +122,7 @@ def _record(
             "slots_per_head": sum(slots) / len(slots),
             "response_tokens": float(len(response.tokens)),
             "response_cut": float(cut),
+            **({} if held is None else {"held_ratio": held}),
         },
         vectors=vectors,
     )

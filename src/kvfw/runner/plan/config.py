@@ -54,6 +54,7 @@ class CompressionConfig(BaseModel):
         trust_remote_code: run code that comes with a model.
         prefill_chunk: prefill in chunks of this many tokens, which bounds activation memory; None: all at once.
             Results are the same up to rounding.
+        compress_every: also compress while answering, every this many new tokens; None: only the prompt.
 
     Raises:
         OptionError: an unknown setting, or a value of the wrong type or range.
@@ -72,6 +73,7 @@ class CompressionConfig(BaseModel):
     device: str = "auto"
     trust_remote_code: bool = False
     prefill_chunk: int | None = Field(default=None, ge=1)
+    compress_every: int | None = Field(default=None, ge=1)
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -161,7 +163,6 @@ class GenerateConfig(CompressionConfig):
         prompt: text of the prompt.
         max_new_tokens: longest response in tokens.
         raw: no chat template: the model continues the text.
-        compress_every: also compress while answering, every this many new tokens.
         temperature: sample tokens from logits divided by it; 0: greedy decoding.
         top_p: sample only from the most likely tokens that together reach this probability.
         seed: seed of the random numbers, used anew for every answer.
@@ -173,7 +174,6 @@ class GenerateConfig(CompressionConfig):
     prompt: str
     max_new_tokens: int = Field(default=64, ge=1)
     raw: bool = False
-    compress_every: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -1,8 +1,10 @@
-"""Checks that a prompt is long enough to compress and short enough for the model."""
+"""Checks that a prompt is long enough to compress and short enough for the model, and that probes have their texts."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from kvfw.core.compose.budget import Amount
+from kvfw.core.compress.compressor import Compressor
 from kvfw.errors import PromptError
 from kvfw.runner.plan.config import CompressionConfig
 
@@ -51,3 +53,11 @@ def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_c
         raise PromptError(
             f"{what} {tokens} tokens and {new_tokens} new ones exceed the {limit} positions of model {model}; {way_out}"
         )
+
+
+def check_named_probes(bound: Iterable[Compressor], tokenizer: object) -> None:
+    """Raises OptionError if a composition's probe is a text file that does not exist."""
+    from kvfw.model.session.probing import check_probes
+
+    for one in bound:
+        check_probes(one.needs, tokenizer, None)

@@ -8,6 +8,7 @@ from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.plugins import OWN
 from kvfw.core.registry.registry import Registry
 from kvfw.errors import RequestError, UnsupportedError
+from kvfw.runner.plan.config import EvalConfig
 from kvfw.runner.plan.guarded import GuardedDerived, GuardedMetric
 
 
@@ -27,6 +28,12 @@ def registered_metrics(registry: Registry) -> tuple[Metric | DerivedMetric, ...]
             continue
         found.append(built if spec.provider == OWN else guarded(built, spec))
     return tuple(found)
+
+
+def is_asked(metric: Metric | DerivedMetric, config: EvalConfig) -> bool:
+    """Whether an evaluation measures a metric: not if it is only of use with a setting that is not given."""
+    setting = getattr(getattr(metric, "inner", metric), "only_with", "")
+    return not setting or getattr(config, setting, None) is not None
 
 
 def guarded(metric: Metric | DerivedMetric, spec: PartSpec) -> Metric | DerivedMetric:

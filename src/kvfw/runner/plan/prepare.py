@@ -1,9 +1,10 @@
 """Checks a request completely before any weights load, and turns it into a plan."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvfw.core.compose.budget import Amount
 from kvfw.core.compose.composition import parse
@@ -18,19 +19,28 @@ from kvfw.errors import OptionError, PromptError
 from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.plan.config import EvalConfig
-from kvfw.runner.plan.limits import check_length, check_positions
-from kvfw.runner.plan.metrics import registered_metrics
+from kvfw.runner.plan.decoding import decoding_plan
+from kvfw.runner.plan.limits import check_length, check_named_probes, check_positions
+from kvfw.runner.plan.metrics import is_asked, registered_metrics
 from kvfw.runner.plan.task import built_task, check_scores, checked_samples
+
+if TYPE_CHECKING:
+    from kvfw.core.state.state import KVState
+    from kvfw.model.session.plan import SessionPlan
 
 FULL_ROW = RowKey(FULL, "ratio=1")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a composition at an amount. The baseline has no compressor."""
+    """One row of the table: a composition at an amount. The baseline has no compressor.
+
+    ``decoding``: how it is compressed again while decoding; None: not at all.
+    """
 
     key: RowKey
     compressor: Compressor | None
+    decoding: "SessionPlan | None" = None
 
     def ratio(self, context_tokens: int) -> float:
         """How many times smaller the middle becomes: exact for ratios and fractions, computed for slots."""
@@ -44,6 +54,23 @@ class Row:
         sinks, recent = self.compressor.sinks, self.compressor.recent
         middle = context_tokens - sinks - recent
         return middle / amount.middle_slots(middle, sinks, recent)
+
+    def held_ratio(self, context_tokens: int, states: "Mapping[int, KVState]") -> float | None:
+        """How many times smaller the middle became, over the compressed layers and their KV heads.
+
+        Args:
+            context_tokens: length of what was compressed.
+            states: the slots held of it by layer.
+
+        Returns:
+            1 for the baseline; None where no slot of the middle is left.
+        """
+        by = self.compressor
+        if by is None:
+            return 1.0
+        slots = [n for i, state in states.items() if by.rule(i).stages for n in state.valid.sum(-1).flatten().tolist()]
+        held = sum(slots) / len(slots) - by.sinks - by.recent if slots else 0
+        return (context_tokens - by.sinks - by.recent) / held if held > 0 else None
 
 
 @dataclass(frozen=True)
@@ -129,20 +156,28 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     task, task_text = built_task(config, registry)
     metrics = registered_metrics(registry)
     check_scores(task, metrics, config.task)
+    metrics = tuple(metric for metric in metrics if is_asked(metric, config))
     with blamed(f"task {config.task!r}"):
         task.check()
     model = open_model(config.model, trust_remote_code=config.trust_remote_code, registry=registry)
     device = choose_device(config.device)
     choose_dtype(config.dtype, device)
-    model_config, tokenizer = model.config, model.tokenizer
+    model_config, depth = model.config, model.depth
+    bound = [
+        compressor(c, amount, sinks=config.sinks, recent=config.recent, depth=depth)
+        for amount in amounts
+        for c in compositions
+    ]
+    tokenizer = model.tokenizer
+    check_named_probes(bound, tokenizer)
     samples = checked_samples(task, tokenizer, config.task)
     prompts = _prompts(config, samples)
     for planned in prompts:
         _check_fit(planned, config, amounts if compositions else (), model_config)
-    bound = [
-        compressor(c, amount, sinks=config.sinks, recent=config.recent) for amount in amounts for c in compositions
-    ]
-    rows = tuple(Row(RowKey(str(each.composition), str(each.amount)), each) for each in bound)
+    rows = tuple(
+        Row(RowKey(str(each.composition), str(each.amount)), each, decoding_plan(each, config, tokenizer))
+        for each in bound
+    )
     settings = {
         "compose": [str(composition) for composition in compositions],
         "amounts": [str(amount) for amount in amounts],
@@ -156,6 +191,8 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         "sinks": config.sinks,
         "recent": config.recent,
         "max_new_tokens": config.max_new_tokens,
+        # Left out where it is not used, so that runs of before it can be resumed.
+        **({} if config.compress_every is None else {"compress_every": config.compress_every}),
     }
     return EvalPlan(
         config=config,

@@ -86,6 +86,7 @@ def ordinary() -> Evidence:
         timed=True,
         engine=MadeUpEngine(shift=0.2),
         reference_engine=MadeUpEngine(),
+        peak_bytes=4 * 2**20,
     )
 
 
