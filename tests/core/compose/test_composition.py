@@ -107,7 +107,7 @@ FAULTS = [
     ("snapkv¦+uniform:0.2", "stage 'snapkv' needs a share, such as snapkv:0.5"),
     # names
     ("¦snapkw", "unknown method 'snapkw'. Did you mean snapkv? Known: "),
-    ("snapkv:0.5+ ¦uniforn:0.5", "unknown method 'uniforn'. Did you mean uniform or knorm?"),
+    ("snapkv:0.5+ ¦uniforn:0.5", "unknown method 'uniforn'. Did you mean uniform?"),
     ("¦topk", "topk is a selector: select(scorer=...,selector=topk)"),
     ("snapkv:0.5+¦ewmeans:0.5", "ewmeans is a merger: merge(merger=ewmeans)"),
     ("¦pre", "pre is a space: merge(merger=...,space=pre)"),
@@ -370,7 +370,7 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
         ("lists(at=¦[])", "option 'at' of lists is '[]': Tuple should have at least 1 item"),
         ("lists(counts=[1,¦snapkv(window=2)])", "takes a plain value, not a part"),
         ("several(of=¦snapkv)", "option 'of' takes a list; write [snapkv]"),
-        ("several(of=[snapkv,¦topk])", "topk is a selector: select(scorer=...,selector=topk)"),
+        ("several(of=[snapkv,¦topk])", "unknown scorer 'topk'. topk is a selector: select(scorer=...,selector=topk)"),
         ("several(of=[snapkv(¦windw=3)])", "snapkv has no option 'windw'"),
         ("select(scorer=¦halves)", "halves is a method: a stage by itself. Known: "),
         ("tailed:0.5+ ¦uniform:0.5", "stage 'tailed' merges all that is left, so nothing can follow it; put it last"),
