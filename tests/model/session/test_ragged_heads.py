@@ -74,7 +74,8 @@ def test_attention_head_by_head_is_that_of_the_padded_form(compose: str, count: 
     with torch.no_grad():
         layer.storage.append(keys, values)
         layer.storage.place(torch.full((rows, count), 99.0).masked_fill(~real, -1.0), real)
-        assert (heads := layer.storage.heads()) is not None
+        heads = layer.storage.heads()
+        assert heads is not None
         state = layer.state
         mask = layer_mask(state, count, query, plain=False)
         whole = [part.repeat_interleave(2, dim=1) for part in (state.keys, state.values)]
@@ -107,11 +108,11 @@ def test_the_padded_form_is_made_for_eager_attention_alone(attention: str, monke
         return padded_form(self, part, added)
 
     model = build("llama", attention=attention)
-    with attach(model, "snapkv(window=8)", ratio=3, allocator=StreamingHeads(), **PROTECTED) as cache:
-        with torch.inference_mode():
-            forward(model, prompt(LENGTH), cache)
-            monkeypatch.setattr(RaggedStorage, "_padded", watched)
-            forward(model, prompt(1), cache)
+    block = attach(model, "snapkv(window=8)", ratio=3, allocator=StreamingHeads(), **PROTECTED)
+    with block as cache, torch.inference_mode():
+        forward(model, prompt(LENGTH), cache)
+        monkeypatch.setattr(RaggedStorage, "_padded", watched)
+        forward(model, prompt(1), cache)
     # With sdpa only the first layer's positions are, to see where the cache ends.
     assert made == [2, *[0, 1, 2, 3, 4] * 3] if attention == "eager" else made == [2]
 
