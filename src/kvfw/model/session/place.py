@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from kvfw.errors import UnsupportedError
+from kvfw.model.cache.captured import NewTokens
 from kvfw.model.cache.layer import CompressedLayer
 
 
-def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> Tensor:
-    """Gives the last ``count`` tokens the positions passed to attention, or consecutive ones.
-
-    Returns them, ``[B, count]``, with -1 for padding.
+def new_tokens(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None) -> NewTokens:
+    """The last ``count`` tokens, at the positions passed to attention or at consecutive ones.
 
     Raises:
         UnsupportedError: padding (False in ``padding``, ``[B, seen + n]``) on the right.
@@ -21,7 +20,7 @@ def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor
         positions = layer.next_positions(count)
     else:
         positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
-    return layer.place(positions, _real(count, padding))
+    return NewTokens.after(layer.captured, positions, _real(count, padding))
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:

@@ -14,6 +14,7 @@ from kvfw.core.state.lexical import rare_tokens
 from kvfw.core.state.observation import Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.captured import NewTokens
 from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.compat.generation import watched_generate
 from kvfw.model.compat.routing import own_implementation, routed, uncompiled
@@ -27,7 +28,7 @@ from kvfw.model.session.budgets import Budgets, budgets
 from kvfw.model.session.capture import captured_after
 from kvfw.model.session.compress import compress, observe
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
-from kvfw.model.session.place import place
+from kvfw.model.session.place import new_tokens
 from kvfw.model.session.plan import SessionPlan
 from kvfw.model.session.schedule import Due, due
 
@@ -65,6 +66,8 @@ class Session:
         self._current = cache
         self._padding: Tensor | None = None
         self._ids: Tensor | None = None
+        #: The tokens of this forward, which its first layer places.
+        self._new: NewTokens | None = None
         self._features: Tensor | None = None
         self._budgets: Budgets = {}
         self._standing: Budgets = {}
@@ -163,18 +166,21 @@ class Session:
     ) -> tuple[Tensor, Tensor | None]:
         """The model's own attention, with the right mask for compressed layers, then compression if due."""
         index, count = getattr(module, "layer_idx", None), query.shape[2]
-        layer = recall.own_layer(self._current, index, key)
-        assert layer is not None
         assert isinstance(index, int)
+        layer = self._current.layers[index]
+        assert isinstance(layer, CompressedLayer)  # as owns found
         if self._switch is not None:
             check_switch(self._switch, count, layer)
         part = self.anatomy.layers[index]
-        positions = place(layer, count, kwargs.get("position_ids"), self._padding)
-        if part.index == self._first:
-            layer.captured = layer.captured.followed(positions, self._ids)
+        if index == self._first or self._new is None:
+            self._new = new_tokens(layer, count, kwargs.get("position_ids"), self._padding)
+        new = self._new.to(layer.device)
+        layer.place(new)
+        if index == self._first:
+            layer.captured = layer.captured.followed(new.positions, self._ids)
             self._ids = None
         if not layer.compressed or self.plan.again:
-            layer.captured = captured_after(layer, positions, query, self.plan.needs, kwargs)
+            layer.captured = captured_after(layer, new.positions, query, self.plan.needs, kwargs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, self._current.ends_at):
             self._event(part, layer, ended, kwargs)
