@@ -94,9 +94,9 @@ class Captured:
         return replace(self, **changed, sums={n: change(part) for n, part in self.sums.items()})
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors by name (``sums.N`` for an entry of ``sums``) and its numbers."""
+        """Its tensors by name (``sums.N`` for an entry of ``sums``), as copies, since layers share some; its numbers."""
         said = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "sums"}
-        tensors = {name: value for name, value in said.items() if isinstance(value, Tensor)}
+        tensors = {name: value.clone() for name, value in said.items() if isinstance(value, Tensor)}
         tensors |= {f"sums.{n}": part for n, part in self.sums.items()}
         return tensors, {name: value for name, value in said.items() if isinstance(value, int)}
 
