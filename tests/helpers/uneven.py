@@ -25,7 +25,7 @@ class StreamingHeads:
         weights = torch.tensor([3 if place % 2 == 0 else 1 for place in places])
         budgets[:, places] = total.cpu()[:, None] * weights // weights.sum()
         budgets[:, places[0]] += total.cpu() - budgets.sum(1)
-        return list(budgets.to(total.device).split([layer.kv_heads for layer in layers], dim=1))
+        return list(torch.split(budgets.to(total.device), [layer.kv_heads for layer in layers], dim=1))
 
 
 @contextmanager

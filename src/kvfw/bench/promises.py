@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvfw.bench.compression import Cost
+from kvfw.bench.decoding import Steps
 from kvfw.bench.limits import (
     BAR_TOKENS,
     COMPRESSION_BARS,
@@ -16,7 +17,6 @@ from kvfw.bench.limits import (
     WHOLE_BAR,
     Bar,
 )
-from kvfw.bench.decoding import Steps
 from kvfw.bench.peak import Peak
 from kvfw.bench.startup import Starting
 from kvfw.bench.whole_evaluation import Whole

@@ -161,7 +161,8 @@ def test_copies_that_share_a_buffer_do_not_disturb_each_other(kind: Any, how: st
         storage = kind.of(state)
         grow(storage, 1, 0)
         grow(storage, 1, second, real)
-        return storage.state()
+        found: KVState = storage.state()
+        return found
 
     with torch.no_grad():
         first = kind.of(state)
@@ -215,7 +216,7 @@ def test_gradients_flow_through_new_tokens_and_are_not_written_over(kind: Any) -
     storage.place(torch.full((ROWS, 1), 200.0), None)
     heads = storage.heads()
     whole = [storage.keys] if heads is None else [head.keys for head in heads]
-    loss = torch.stack([part.square().sum() for part in whole]).sum()
+    loss: Any = torch.stack([part.square().sum() for part in whole]).sum()
     with torch.no_grad():
         grow(storage, 1, 2)
     loss.backward()

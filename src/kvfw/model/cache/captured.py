@@ -31,7 +31,8 @@ class NewTokens(NamedTuple):
         """The same on the device of a layer."""
         if self.positions.device == device:
             return self
-        return NewTokens(*(None if part is None else part.to(device) for part in self))
+        real = None if self.real is None else self.real.to(device)
+        return NewTokens(self.positions.to(device), real, self.tokens.to(device), self.next.to(device))
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Captured:
         return replace(self, **changed, sums={n: change(part) for n, part in self.sums.items()})
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors by name (``sums.N`` for an entry of ``sums``), as copies, since layers share some; its numbers."""
+        """Copies of its tensors by name (``sums.N`` for an entry of ``sums``), as layers share some, and its numbers."""
         said = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "sums"}
         tensors = {name: value.clone() for name, value in said.items() if isinstance(value, Tensor)}
         tensors |= {f"sums.{n}": part for n, part in self.sums.items()}
