@@ -23,6 +23,7 @@ INTRODUCTIONS = {
     Kind.SELECTOR: "A selector turns scores and a budget into the tokens to keep exactly.",
     Kind.MERGER: "A merger turns many slots into few.",
     Kind.SPACE: "A space is a transform of keys, and back, in which merging happens.",
+    Kind.REFINER: "A refiner changes biases and values of the slots that were kept. Write it after ``|``.",
     Kind.STAGE: "The two generic forms. Every method is a recipe of one of them.",
     Kind.METHOD: "A method is a named recipe of a generic form.",
     Kind.TASK: "A task makes prompts and judges responses.",

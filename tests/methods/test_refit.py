@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from helpers.observations import SCALE, check_well_formed, observe, random_row, reordered, rows_of, same_bits
+from helpers.observations import check_well_formed, observe, random_row, reordered, rows_of, same_bits
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
@@ -38,9 +38,7 @@ def seen(lengths: list[int], *, asked: int = 60, dtype: torch.dtype = torch.floa
     pad = torch.nn.functional.pad
     queries = torch.stack([pad(q, (0, 0, asked - q.shape[1], 0), value=50.0) for q, _ in probes])
     positions = torch.stack([pad(p, (asked - len(p), 0), value=-1.0) for _, p in probes])
-    return replace(
-        obs, references={PROBE: (queries, positions), READ: (obs.queries, obs.query_positions)}, layer=0
-    )
+    return replace(obs, references={PROBE: (queries, positions), READ: (obs.queries, obs.query_positions)}, layer=0)
 
 
 def only(obs: Observation, row: int) -> Observation:
@@ -77,9 +75,7 @@ def slow_attention(
     return np.array(found), values, np.array(sinks)
 
 
-def slow_refit(
-    obs: Observation, state: KVState, row: int, head: int, refit: Refit
-) -> tuple[np.ndarray, np.ndarray]:
+def slow_refit(obs: Observation, state: KVState, row: int, head: int, refit: Refit) -> tuple[np.ndarray, np.ndarray]:
     """Biases and values of a head's valid slots, by numpy and scipy."""
     queries, positions = obs.references[READ if refit.queries == "prompt" else PROBE]
     full, full_values, sinks = slow_attention(obs, obs.state, row, head, queries, positions)

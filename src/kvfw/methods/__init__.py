@@ -36,9 +36,7 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
             f"{here}.allocators.global_threshold:GlobalThreshold",
             "one threshold everywhere",
         ),
-        PartSpec(
-            Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"
-        ),
+        PartSpec(Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"),
         PartSpec(
             Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
         ),

@@ -26,7 +26,7 @@ def damped(gram: Float[Tensor, "t t"], ridge: float) -> Float[Tensor, "t t"]:
     return gram + torch.diag_embed((max(ridge, least) * largest).clamp(min=1e-300).expand(len(gram)))
 
 
-def solved(gram: Float[Tensor, "t t"], right: Float[Tensor, "t *k"]) -> Float[Tensor, "t *k"]:
+def solved(gram: Float[Tensor, "t t"], right: Float[Tensor, "t ..."]) -> Float[Tensor, "t ..."]:
     """``gram^-1 right`` for a symmetric positive definite matrix, by Cholesky."""
     columns = right if right.ndim == 2 else right[:, None]
     return torch.cholesky_solve(columns, torch.linalg.cholesky(gram)).view_as(right)

@@ -45,7 +45,9 @@ class HeadQueries:
     softcap: float | None
 
     @classmethod
-    def of(cls, queries: Tensor, positions: Float32[Tensor, "B n"], obs: Observation, row: int, head: int) -> "HeadQueries":
+    def of(
+        cls, queries: Tensor, positions: Float32[Tensor, "B n"], obs: Observation, row: int, head: int
+    ) -> "HeadQueries":
         """Those of a KV head, of queries ``[B, H, n, Dk]``; queries before every slot are left out too."""
         group = queries.shape[1] // obs.state.keys.shape[1]
         own = slice(head * group, (head + 1) * group)

@@ -95,7 +95,9 @@ def picked(
     Returns:
         As many as the row with most; other rows have padding on the left.
     """
-    share = asked.count * (ranks + torch.arange(2, device=ranks.device)[:, None, None]) // expected.clamp(min=1)[:, None]
+    share = (
+        asked.count * (ranks + torch.arange(2, device=ranks.device)[:, None, None]) // expected.clamp(min=1)[:, None]
+    )
     chosen = (positions >= 0) & (share[1] > share[0])
     most = int(chosen.sum(1).max())
     order = chosen.to(torch.uint8).argsort(dim=1, stable=True)[:, chosen.shape[1] - most :]
