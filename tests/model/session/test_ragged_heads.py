@@ -13,7 +13,19 @@ import torch
 from torch import Tensor
 
 import kvfw
-from helpers.tiny_models import allocated, at_once, bound, build, close, forward, generate, one_by_one, prompt, snapshot, tiny
+from helpers.tiny_models import (
+    allocated,
+    at_once,
+    bound,
+    build,
+    close,
+    forward,
+    generate,
+    one_by_one,
+    prompt,
+    snapshot,
+    tiny,
+)
 from helpers.uneven import StreamingHeads, padded
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.masks import layer_mask

@@ -26,9 +26,7 @@ def new_tokens(
         positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
     goes_on = end is not None and layer.seen < end
     may_end_in_padding = goes_on or (count == 1 and layer.seen != end)
-    return NewTokens.after(
-        layer.captured, positions, _real(count, padding, may_end_in_padding=may_end_in_padding)
-    )
+    return NewTokens.after(layer.captured, positions, _real(count, padding, may_end_in_padding=may_end_in_padding))
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:
