@@ -1,13 +1,12 @@
 """Measures decode speed by number of slots kept, and beside other caches of as many."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from kvfw.bench.clock import Tell, rounds
 from kvfw.bench.limits import RATIO, RECENT, SINKS
@@ -16,10 +15,8 @@ from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.contracts.parts import LayerView
 from kvfw.core.state.observation import Needs
-from kvfw.core.state.state import KVState
-from kvfw.model.compat.clock import clock_s
-from kvfw.model.compat.versions import passed
 from kvfw.model.run.decode import tokens_per_second
+from kvfw.model.run.plain import plain_tokens_per_second
 from kvfw.model.run.prefill import prefill
 
 
@@ -94,7 +91,8 @@ def steps(model: Any, ids: Sequence[int], repeats: int, tell: Tell) -> Steps | N
     """Times caches of as many slots in turns; None for a model with sliding-window layers or one KV head."""
     filled = prefill(model, ids, Needs(), sinks=SINKS, recent=RECENT)
     by = compressor(parse("streaming"), amount(ratio=RATIO), sinks=SINKS, recent=RECENT)
-    equal, uneven = filled.compressed_states(by), filled.compressed_states(by, _Uneven())
+    by_hand = replace(by, composition=by.composition.allocated_by(_Uneven()))
+    equal, uneven = filled.compressed_states(by), filled.compressed_states(by_hand)
     if len(equal) < len(filled.cache.layers) or equal[0].keys.shape[1] == 1:
         return None
     best = {"equal": 0.0, "uneven": 0.0, "own": 0.0}
@@ -103,22 +101,5 @@ def steps(model: Any, ids: Sequence[int], repeats: int, tell: Tell) -> Steps | N
             say(f"{name} heads")
             best[name] = max(best[name], tokens_per_second(model, filled.cache_of(states), filled.logits))
         say("transformers' cache")
-        best["own"] = max(best["own"], _plain_tokens_per_second(model, equal, filled.logits))
+        best["own"] = max(best["own"], plain_tokens_per_second(model, equal, filled.logits))
     return Steps(uneven=best["equal"] / best["uneven"], own=best["own"] / best["equal"])
-
-
-@torch.inference_mode()
-def _plain_tokens_per_second(
-    model: Any, states: dict[int, KVState], first_logits: Tensor, *, steps: int = 16, warmup: int = 2
-) -> float:
-    """Like ``tokens_per_second``, over transformers' own cache of these slots."""
-    cache, token = DynamicCache(), int(first_logits[0].argmax())
-    for index, state in states.items():
-        cache.update(state.keys.clone(), state.values.clone(), index)
-    started = clock_s(model.device)
-    for step in range(warmup + steps):
-        if step == warmup:
-            started = clock_s(model.device)
-        ids = torch.tensor([[token]], device=model.device)
-        token = int(model(input_ids=ids, **passed(model, cache), use_cache=True).logits[0, -1].float().argmax())
-    return steps / (clock_s(model.device) - started)

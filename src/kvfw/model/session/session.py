@@ -210,7 +210,6 @@ class Session:
         assert isinstance(layer, CompressedLayer)  # as owns found
         if self._switch is not None:
             check_switch(self._switch, count, layer)
-        part = self.anatomy.layers[index]
         forward, needs = self._forward, self._needs(index)
         end = forward.cache.ends_at if forward.cache.ends_at is not None else self.plan.prompt_tokens
         if index == self._first or forward.new is None:
