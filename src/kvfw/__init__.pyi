@@ -16,6 +16,7 @@ from kvfw.core.contracts.metric import Value as Value
 from kvfw.core.contracts.parts import Allocator as Allocator
 from kvfw.core.contracts.parts import LayerView as LayerView
 from kvfw.core.contracts.parts import Merger as Merger
+from kvfw.core.contracts.parts import Refiner as Refiner
 from kvfw.core.contracts.parts import Scorer as Scorer
 from kvfw.core.contracts.parts import Selector as Selector
 from kvfw.core.contracts.parts import Space as Space

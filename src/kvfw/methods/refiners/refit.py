@@ -31,7 +31,8 @@ class Refit(Part):
        ``sum_j a_ij v_j``.
 
     Protected slots take part as they are, unless ``over=all``. ``ridge ||X||_2^2`` pulls towards the biases and values
-    there were. A query sees the slots up to its own position: a probe's see all, the prompt's do not.
+    there were. A query sees the slots up to its own position: a probe's see all, the prompt's do not, so that few of
+    them fit the slots near its end; with ``queries=prompt`` set a ridge (0.1 to 1).
 
     Paper: Zweiger, Fu, Guo, Kim 2026, Attention Matching, arXiv 2602.16284: its steps 2 and 3 on any selection or
     hybrid.
