@@ -32,9 +32,9 @@ from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.compress.scores import checked_scores
-from kvfw.core.ops.columns import column_sums
+from kvfw.core.ops.columns import attention_columns, column_sums
 from kvfw.core.registry.registry import default_registry
-from kvfw.core.state.observation import Needs
+from kvfw.core.state.observation import Columns, Needs
 from kvfw.errors import RunError
 from kvfw.model.load.load import LoadedModel
 from kvfw.model.load.random_llama import random_llama
@@ -85,7 +85,7 @@ def test_every_composition_pays_for_its_own_scores(monkeypatch: pytest.MonkeyPat
         asked.append(obs.layer)
         return checked_scores(scorer, obs)
 
-    monkeypatch.setattr("kvfw.core.compress.compressor.checked_scores", counted)
+    monkeypatch.setattr("kvfw.core.compress.scores.checked_scores", counted)
     model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
     found = costs(model, None, list(range(1, 90)), bound("snapkv", "snapkv:0.5+streaming:0.5", "h2o"), 2, silent)
     # Three rounds, of which the first is not counted; in each, two layers: 1 + 2 + 1 scorers.
@@ -184,11 +184,11 @@ def test_what_is_observed_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) ->
 def test_sums_that_are_timed_are_those_of_the_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[int]()
 
-    def counted(*args: Any, **options: Any) -> dict[int, torch.Tensor]:
+    def counted(*args: Any, **options: Any) -> dict[Columns, torch.Tensor]:
         calls.append(1)
-        return column_sums(*args, **options)
+        return attention_columns(*args, **options)
 
-    monkeypatch.setattr("kvfw.model.session.capture.column_sums", counted)
+    monkeypatch.setattr("kvfw.model.session.capture.attention_columns", counted)
     model = random_llama(layers=3, heads=4, kv_heads=2, head_dim=8)
     filled = prefill(model, list(range(1, 90)), Needs(queries=89, column_sums=frozenset({0, 7})), sinks=4, recent=8)
     # Once a layer, so that timing them once is timing all.
@@ -311,7 +311,8 @@ def test_findings_are_written_for_people_and_machines() -> None:
     assert "snapkv, of the prefill at 3072 tokens 0.030 0.020 +33% met" in told
     assert "loading the model again 3 s 4 s -33% NOT met" in told
     assert "extra memory of h2o scoring 64 MB – not measured" in told
-    assert "Compression at 3072 tokens, beside a prefill of 2.000 s" in told
+    # A title wider than its table is wrapped.
+    assert "Compression at 3072 tokens, beside a prefill of 2.000 s" in " ".join(told)
     assert "snapkv 0.000 0.040 2.0% 1.0%–4.0%" in told
     assert [drawing.name for drawing in figures(found)] == ["compression", "scaling", "decoding"]
     assert all(drawing.save("png").startswith(b"\x89PNG") for drawing in figures(found))

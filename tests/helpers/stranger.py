@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +15,7 @@ from kvfw import (
     Evidence,
     Kind,
     KVState,
+    LayerView,
     Measured,
     Merger,
     Method,
@@ -59,6 +61,8 @@ def kvfw_parts() -> list[PartSpec]:
         (Kind.SELECTOR, "x_selector", XSelector),
         (Kind.MERGER, "x_merger", XMerger),
         (Kind.SPACE, "x_space", XSpace),
+        (Kind.ALLOCATOR, "x_allocator", XAllocator),
+        (Kind.REFINER, "x_refiner", XRefiner),
         (Kind.STAGE, "x_stage", XStage),
         (Kind.METHOD, "x_method", XMethod),
         (Kind.TASK, "x_task", XTask),
@@ -106,6 +110,28 @@ class XSpace(Part):
 
     def inverse(self, state: KVState, rope: Rope | None) -> KVState:
         return KVState(state.keys / 2, state.values, state.positions, state.mass, state.bias)
+
+
+class XAllocator(Part):
+    """All that fits goes to the first layers."""
+
+    def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
+        left, found = total.clone(), []
+        for layer in layers:
+            each = (left // layer.kv_heads).minimum(layer.middle)
+            found.append(each[:, None].expand(-1, layer.kv_heads).clone())
+            left = left - each * layer.kv_heads
+        found[-1][:, 0] += left
+        return found
+
+
+class XRefiner(Part):
+    """Values are halved."""
+
+    needs: ClassVar[Needs] = Needs()
+
+    def refine(self, state: KVState, obs: Observation) -> KVState:
+        return replace(state, values=state.values / 2)
 
 
 class XStage(StageForm):

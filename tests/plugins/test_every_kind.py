@@ -19,6 +19,7 @@ from kvfw.runner.plan.metrics import metric_problems, registered_metrics
 MODEL = "x-model.1"
 COMPOSE = (
     "x_scorer",
+    "x_scorer@x_allocator|x_refiner",
     "x_stage:0.5+x_method:0.5",
     "select(scorer=x_scorer(period=5),selector=x_selector):0.25+merge(merger=x_merger,space=x_space):0.75",
 )

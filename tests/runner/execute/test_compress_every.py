@@ -107,7 +107,8 @@ def test_answers_and_peaks_are_those_of_an_attach_block(
         assert found[compose].extra["response_tokens"] == len(tokens)
         # The question is held in full until its forward ends in a compression, which the block does not show.
         asked_mb = found[compose].metrics["kv_mb"] or 0
-        assert found[compose].metrics["peak_kv_mb"] == max(asked_mb, peak / 2**20), compose
+        # Buffers have room for a fiftieth more, and how full they are depends on what was fed at once.
+        assert found[compose].metrics["peak_kv_mb"] == pytest.approx(max(asked_mb, peak / 2**20), rel=0.02), compose
         assert not aware or asked_mb < peak / 2**20
         # Teacher-forced in stretches, where the block feeds token by token: token 1 too after a question.
         counted = likelihoods[aware:]
@@ -130,9 +131,11 @@ def test_no_head_ever_holds_more_than_its_slots_and_a_stretch(tiny_folder: Path,
         peak = (record.metrics["peak_kv_mb"] or 0) * 2**20
         if compose == "full":
             assert record.response == once[compose].response
-            assert peak == (200 + record.extra["response_tokens"] - 1) * heads * dim * 2 * 4
+            most = 200 + record.extra["response_tokens"] - 1
         else:
-            assert peak == (slots + EVERY - 1) * heads * dim * 2 * 4
+            most = slots + EVERY - 1
+        # Buffers have room for a fiftieth more.
+        assert most <= peak / (heads * dim * 2 * 4) <= 1.02 * most
 
 
 def test_results_show_the_peak_only_where_it_is_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
