@@ -95,7 +95,7 @@ class Captured:
         return replace(self, **changed, sums={n: change(part) for n, part in self.sums.items()})
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Copies of its tensors by name (``sums.N`` for an entry of ``sums``), as layers share some, and its numbers."""
+        """Copies of its tensors by name (``sums.N`` for an entry of ``sums``): layers share some. And its numbers."""
         said = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "sums"}
         tensors = {name: value.clone() for name, value in said.items() if isinstance(value, Tensor)}
         tensors |= {f"sums.{n}": part for n, part in self.sums.items()}
