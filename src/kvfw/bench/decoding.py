@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from kvfw.bench.clock import Tell, rounds
 from kvfw.bench.limits import RATIO, RECENT, SINKS
@@ -16,10 +15,7 @@ from kvfw.core.compose.composition import parse
 from kvfw.core.compress.compressor import compressor
 from kvfw.core.contracts.parts import LayerView
 from kvfw.core.state.observation import Needs
-from kvfw.core.state.state import KVState
-from kvfw.model.compat.clock import clock_s
-from kvfw.model.compat.versions import passed
-from kvfw.model.run.decode import tokens_per_second
+from kvfw.model.run.decode import plain_tokens_per_second, tokens_per_second
 from kvfw.model.run.prefill import prefill
 
 
@@ -103,22 +99,5 @@ def steps(model: Any, ids: Sequence[int], repeats: int, tell: Tell) -> Steps | N
             say(f"{name} heads")
             best[name] = max(best[name], tokens_per_second(model, filled.cache_of(states), filled.logits))
         say("transformers' cache")
-        best["own"] = max(best["own"], _plain_tokens_per_second(model, equal, filled.logits))
+        best["own"] = max(best["own"], plain_tokens_per_second(model, equal, filled.logits))
     return Steps(uneven=best["equal"] / best["uneven"], own=best["own"] / best["equal"])
-
-
-@torch.inference_mode()
-def _plain_tokens_per_second(
-    model: Any, states: dict[int, KVState], first_logits: Tensor, *, steps: int = 16, warmup: int = 2
-) -> float:
-    """Like ``tokens_per_second``, over transformers' own cache of these slots."""
-    cache, token = DynamicCache(), int(first_logits[0].argmax())
-    for index, state in states.items():
-        cache.update(state.keys.clone(), state.values.clone(), index)
-    started = clock_s(model.device)
-    for step in range(warmup + steps):
-        if step == warmup:
-            started = clock_s(model.device)
-        ids = torch.tensor([[token]], device=model.device)
-        token = int(model(input_ids=ids, **passed(model, cache), use_cache=True).logits[0, -1].float().argmax())
-    return steps / (clock_s(model.device) - started)

@@ -1,14 +1,16 @@
 """Decoding over a compressed cache: greedy or sampled, teacher-forced, and timed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
 
 from kvfw.core.state.observation import Needs
+from kvfw.core.state.state import KVState
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.compat.clock import clock_s
 from kvfw.model.compat.versions import passed
@@ -30,7 +32,7 @@ def decoding(model: PreTrainedModel, cache: CompressedCache) -> AbstractContextM
     return Session(model, cache, SessionPlan(needs=Needs(), sinks=0, recent=0)).running()
 
 
-def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: CompressedCache) -> Tensor:
+def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: Cache) -> Tensor:
     """Logits ``[n, V]`` float32 of ``n`` tokens fed at once."""
     ids = torch.tensor([list(tokens)], device=model.device)
     logits: Tensor = model(input_ids=ids, **passed(model, cache), use_cache=True).logits
@@ -141,12 +143,25 @@ def tokens_per_second(
     model: PreTrainedModel, cache: CompressedCache, first_logits: Tensor, *, steps: int = 16, warmup: int = 2
 ) -> float:
     """Decode speed at batch 1: ``steps`` greedy steps after ``warmup`` untimed ones, end tokens ignored."""
-    token = int(first_logits[0].argmax())
     with decoding(model, cache):
-        started = clock_s(model.device)
-        for step in range(warmup + steps):
-            if step == warmup:
-                started = clock_s(model.device)
-            token = int(_forward(model, [token], cache)[-1].argmax())
-        seconds = clock_s(model.device) - started
-    return steps / seconds
+        return _steps_per_second(model, cache, first_logits, steps, warmup)
+
+
+@torch.inference_mode()
+def plain_tokens_per_second(
+    model: PreTrainedModel, states: Mapping[int, KVState], first_logits: Tensor, *, steps: int = 16, warmup: int = 2
+) -> float:
+    """Like :func:`tokens_per_second`, over transformers' own cache of these slots, one state for every layer."""
+    cache = DynamicCache()
+    for index, state in states.items():
+        cache.update(state.keys.clone(), state.values.clone(), index)
+    return _steps_per_second(model, cache, first_logits, steps, warmup)
+
+
+def _steps_per_second(model: PreTrainedModel, cache: Cache, first_logits: Tensor, steps: int, warmup: int) -> float:
+    token, started = int(first_logits[0].argmax()), clock_s(model.device)
+    for step in range(warmup + steps):
+        if step == warmup:
+            started = clock_s(model.device)
+        token = int(_forward(model, [token], cache)[-1].argmax())
+    return steps / (clock_s(model.device) - started)
