@@ -49,12 +49,12 @@ def test_it_is_refused_with_a_reason(title: str) -> None:
 @pytest.mark.parametrize(("name", "forgotten"), [("gemma2", "softcap"), ("gpt_oss", "sink_logits")])
 def test_caps_and_sinks_decide_what_is_kept(name: str, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Otherwise the check of kept tokens would hold for scorers that do not know of them.
-    from kvfw.core.ops.columns import column_sums
+    from kvfw.core.ops.columns import attention_columns
 
     def forgetful(*args: Any, **options: Any) -> Any:
-        return column_sums(*args, **{key: value for key, value in options.items() if key != forgotten})
+        return attention_columns(*args, **{key: value for key, value in options.items() if key != forgotten})
 
-    monkeypatch.setattr("kvfw.model.session.capture.column_sums", forgetful)
+    monkeypatch.setattr("kvfw.model.session.capture.attention_columns", forgetful)
     with pytest.raises(AssertionError):
         check_kept_sets(name)
 
