@@ -94,7 +94,7 @@ def test_the_page_of_a_part_has_its_paper_and_its_defaults(built: Path) -> None:
     page = (built / "parts" / "scorer" / "snapkv.html").read_text(encoding="utf-8")
     assert 'href="https://arxiv.org/abs/2404.14469"' in page
     text = " ".join(page_text(built / "parts" / "scorer" / "snapkv.html").split())
-    assert "snapkv(window=84,kernel=7,pool=avg)" in text
+    assert "snapkv(window=84,kernel=7,pool=avg,reduce=mean)" in text
     assert "the last 84 queries" in text
     assert "avg or max" in text
 
