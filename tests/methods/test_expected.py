@@ -11,7 +11,7 @@ from helpers.observations import ROPE, SCALE, PromptRow, observe, random_row
 from helpers.slow import Vector, dot, slow_rotate, softmax
 from kvfw.core.parts.part import is_comparable
 from kvfw.core.state.moments import Moments, moments_of
-from kvfw.core.state.observation import Needs, Observation
+from kvfw.core.state.observation import Observation
 from kvfw.core.state.rope import Rope, unrotate
 from kvfw.core.state.state import exact_state
 from kvfw.errors import RunError
@@ -139,4 +139,4 @@ def test_a_models_own_sinks_take_their_part() -> None:
 def test_it_needs_moments_and_its_scores_share_a_unit() -> None:
     assert is_comparable(ExpectedAttention())
     with pytest.raises(RunError, match="moments"):
-        ExpectedAttention().score(observe([random_row(9, 1)]).narrowed(Needs()))
+        ExpectedAttention().score(replace(observe([random_row(9, 1)]), moments={}))

@@ -12,6 +12,9 @@ from kvfw.core.ops.rows import window_rows
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Needs, Observation
 
+#: The least that ``1 - p`` counts: a token with all the attention would change the output without bound.
+LEAST = 1e-6
+
 
 class DropKV(Part):
     """How much the last queries' outputs change when one token alone is dropped, exactly.
@@ -23,14 +26,13 @@ class DropKV(Part):
     Source: DropKV, eviction by decoupled residual-output perturbation, openreview MqfNzH3TVH, as its authors describe
     it in kvpress's pull request 285; their window, kernel and reduction over the group are the defaults here.
 
-    Deviations: ``1 - p`` is at least ``epsilon`` (theirs is added to it). Protected tokens are left out of pooling.
+    Deviations: ``1 - p`` is at least 1e-6 (theirs adds 1e-6). Protected tokens are left out of pooling.
     """
 
     comparable: ClassVar[bool] = True
 
     window: int = Field(32, ge=1, description="number of last queries; clipped to the prompt's length")
     kernel: int = Field(7, ge=1, description="pooling width in tokens, odd")
-    epsilon: float = Field(1e-6, gt=0, le=1, description="the least that 1 - p counts")
 
     _odd = field_validator("kernel")(odd_kernel)
 
@@ -50,7 +52,7 @@ class DropKV(Part):
         top, at = p.max(-1, keepdim=True)
         rest = p.scatter(-1, at, 0.0)
         mine = v.expand(-1, p.shape[1], -1, -1).gather(2, at.expand(-1, -1, -1, v.shape[-1]))
-        without = top * (rest @ v / (1 - top).clamp(min=self.epsilon) - mine)
+        without = top * (rest @ v / (1 - top).clamp(min=LEAST) - mine)
         change = torch.zeros_like(p).scatter(-1, at, without.square().sum(-1, keepdim=True)).sum(2)
         # ||v - o||^2 = ||v||^2 - 2 v o + ||o||^2, each term summed over the queries by itself: nothing is w x N x Dv.
         o, r = p @ v, (rest / (1 - rest)).square().mT

@@ -50,20 +50,17 @@ class ExpectedAttention(Part):
         keys = state.keys.float().masked_fill(~state.valid[..., None], 0.0)
         bias = state.bias.masked_fill(~counted, -torch.inf)
         scores = torch.zeros_like(bias)
-        queries = zip(
-            *(part.reshape(len(part), keys.shape[1], -1, *part.shape[2:]).unbind(2) for part in self._queries(obs)),
-            strict=True,
-        )
-        for mean, spread, sink in queries:
+        rows, heads = keys.shape[:2]
+        by_group = [part.reshape(rows, heads, -1, *part.shape[2:]).unbind(2) for part in self._queries(obs)]
+        for mean, spread, sink in zip(*by_group, strict=True):
             # s m'.k + s^2 k S' k / 2 = (s m' + s^2 S' k / 2).k
             along = obs.scale * mean[:, :, None] + obs.scale**2 / 2 * (keys @ spread)
             z = (along * keys).sum(-1) + bias
             total = torch.logaddexp(z.logsumexp(-1, keepdim=True), sink[..., None])
             scores = scores + (z - total).exp().masked_fill(~counted, 0.0)
-        group = obs.query_moments(self.sinks).mean.shape[1] // keys.shape[1]
-        scores = scores / group
+        scores = scores / len(by_group[0])
         if self.value_norm:
-            scores = (scores + self.epsilon) * state.values.float().norm(dim=-1)
+            scores = (scores + self.epsilon) * torch.linalg.vector_norm(state.values.float(), dim=-1)
         scores = scores.masked_fill(~counted, 0.0)
         return torch.where(first, scores.amax((1, 2), keepdim=True), scores)
 

@@ -17,7 +17,7 @@ from kvfw.model.cache.layer import CompressedLayer
 
 
 @dataclass(frozen=True)
-class Forward:
+class SeenTokens:
     """What one forward shows of a layer besides its slots.
 
     Args:
@@ -37,7 +37,7 @@ class Forward:
     expected: int = 0
 
 
-def captured_after(layer: CompressedLayer, positions: Tensor, seen: Forward, needs: Needs) -> Captured:
+def captured_after(layer: CompressedLayer, positions: Tensor, seen: SeenTokens, needs: Needs) -> Captured:
     """Adds what is needed of the new tokens' queries to what the layer captured before.
 
     ``positions`` ``[B, n]`` are theirs, -1 for padding; the layer holds their slots already.
@@ -116,7 +116,9 @@ def joined(
     return found
 
 
-def _with_moments(before: Captured, seen: Forward, positions: Tensor, left_out: frozenset[int]) -> dict[int, Moments]:
+def _with_moments(
+    before: Captured, seen: SeenTokens, positions: Tensor, left_out: frozenset[int]
+) -> dict[int, Moments]:
     query = seen.query
     if seen.rope is not None:
         query = unrotate(query, positions.clamp(min=0)[:, None], seen.rope)

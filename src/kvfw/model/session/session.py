@@ -27,7 +27,7 @@ from kvfw.model.inspect.support import fresh_layers
 from kvfw.model.session import recall
 from kvfw.model.session.attend import attended
 from kvfw.model.session.budgets import budgets
-from kvfw.model.session.capture import Forward, captured_after
+from kvfw.model.session.capture import SeenTokens, captured_after
 from kvfw.model.session.compress import compress, observe
 from kvfw.model.session.hidden import hidden_norms
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
@@ -218,7 +218,7 @@ class Session:
         if not layer.compressed or self.plan.again:
             seen = layer.captured.seen
             rope = self.anatomy.rotary.read(index) if needs.moments else None
-            shown = Forward(query, kwargs, rope, self._forward.norms.get(index), seen - count, end or seen)
+            shown = SeenTokens(query, kwargs, rope, self._forward.norms.get(index), seen - count, end or seen)
             layer.captured = captured_after(layer, positions, shown, needs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, end):
