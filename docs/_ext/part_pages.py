@@ -24,7 +24,7 @@ INTRODUCTIONS = {
     Kind.MERGER: "A merger turns many slots into few.",
     Kind.SPACE: "A space is a transform of keys, and back, in which merging happens.",
     Kind.ALLOCATOR: "An allocator divides the budget over layers and heads; see :doc:`/allocators`.",
-    Kind.REFINER: "A refiner changes values and biases of the slots that are kept.",
+    Kind.REFINER: "A refiner changes biases and values of the slots that were kept. Write it after ``|``.",
     Kind.STAGE: "The two generic forms. Every method is a recipe of one of them.",
     Kind.METHOD: "A method is a named recipe of a generic form.",
     Kind.TASK: "A task makes prompts and judges responses.",

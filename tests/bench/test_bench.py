@@ -17,7 +17,7 @@ from kvfw.bench import compression, startup
 from kvfw.bench import run as bench
 from kvfw.bench.clock import ratios, seconds_of
 from kvfw.bench.compression import Cost, costs
-from kvfw.bench.decoding import speeds
+from kvfw.bench.decoding import Steps, speeds, steps
 from kvfw.bench.figures import figures
 from kvfw.bench.findings import Findings
 from kvfw.bench.limits import SIXTEEN, Bar
@@ -221,6 +221,21 @@ def test_decode_speed_by_slots() -> None:
     assert [speed.kv_bytes for speed in found] == [n * 2 * 2 * 8 * 2 * 4 for n in (119, 96, 104)]
     assert found[0].relative == 1.0
     assert all(speed.tokens_per_s > 0 for speed in found)
+
+
+def test_a_decode_step_beside_other_caches_of_as_many_slots() -> None:
+    found = steps(random_llama(layers=2, heads=4, kv_heads=2, head_dim=8), list(range(1, 120)), 1, silent)
+    assert found is not None
+    assert found.uneven > 0
+    assert found.own > 0
+    assert steps(random_llama(layers=2, heads=4, kv_heads=1, head_dim=8), list(range(1, 120)), 1, silent) is None
+
+
+def test_promises_of_decode_steps_are_about_the_promised_length() -> None:
+    measured = replace(findings(), steps=Steps(uneven=1.1, own=0.9))
+    assert [bar.measured for bar in measured.bars if bar.what.startswith("a decode step")] == [1.1, 0.9]
+    shorter = replace(measured, costs=(cost(1024, 0.03),))
+    assert [bar.measured for bar in shorter.bars if bar.what.startswith("a decode step")] == [None, None]
 
 
 def test_peak_memory_counts_what_was_let_go_again() -> None:

@@ -106,7 +106,7 @@ def test_a_run_of_schema_1_is_reported(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
     text = (folder / "tables.md").read_text(encoding="utf-8")
     assert "| snapkv:0.8+ewmeans\\_pre:0.2 | ratio 4 | 3.18 | 40.0 \\[11.8, 76.9\\] | 3.318 |" in text
-    assert "| snapkv:0.8+ewmeans\\_pre:0.2 | ratio 4 | 0 | 0 | 0 | 1 | 1 | 2/5 |" in text
+    assert "| snapkv:0.8+ewmeans\\_pre:0.2 | ratio 4 | 3.18 | 0 | 0 | 0 | 1 | 1 | 2/5 |" in text
 
 
 def test_several_runs_go_side_by_side_into_a_folder_of_their_own(

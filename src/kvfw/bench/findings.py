@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kvfw.bench.compression import Cost
-from kvfw.bench.decoding import Speed
+from kvfw.bench.decoding import Speed, Steps
 from kvfw.bench.limits import Bar
 from kvfw.bench.peak import Peak
 from kvfw.bench.promises import promises
@@ -22,6 +22,7 @@ class Findings:
         costs: of compression, by composition and length, on the model.
         whole: time of one evaluation of many compositions.
         speeds: decode speed by number of slots.
+        steps: time of a decode step, relative to other caches of as many slots.
         peaks: peak memory of a prefill, by composition (``full``: the model's own).
         starting: time commands take to answer and the model to load.
         scaling: costs on a small random model.
@@ -32,6 +33,7 @@ class Findings:
     costs: tuple[Cost, ...] = ()
     whole: Whole | None = None
     speeds: tuple[Speed, ...] = ()
+    steps: Steps | None = None
     peaks: dict[str, Peak] = field(default_factory=dict)
     starting: Starting | None = None
     scaling: tuple[Cost, ...] = ()
@@ -39,7 +41,7 @@ class Findings:
     @property
     def bars(self) -> tuple[Bar, ...]:
         """Each promise with its measurement."""
-        return promises(self.costs, self.whole, self.peaks, self.starting)
+        return promises(self.costs, self.whole, self.steps, self.peaks, self.starting)
 
     @property
     def growths(self) -> tuple[Growth, ...]:

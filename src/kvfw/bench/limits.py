@@ -58,4 +58,7 @@ SIXTEEN = (
     "snapkv:0.5+streaming:0.5",
 )
 H2O_BYTES = 64 * 2**20
+#: The most that a decode step may take: over heads of unequal size, of one over as many slots in equal heads; over
+#: kvfw's cache, of one over transformers' own with as many slots.
+UNEVEN_BAR, OWN_BAR = 1.15, 1.0
 HELP_S, LIST_S, LOAD_S = 0.5, 0.5, 3.0

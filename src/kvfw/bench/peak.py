@@ -83,12 +83,13 @@ def _child() -> None:
     run(ids[:, :200])  # libraries allocate what they keep for good in the first call
     with Resident(model.device) as held:
         session = run(ids)
-    states = [layer.state for layer in session.cache.compressed_layers()]
+    layers = session.cache.compressed_layers()
+    states = [layer.state for layer in layers]
     one = states[0]
     per_slot = (one.keys.shape[-1] + one.values.shape[-1]) * one.keys.element_size()
     peak = Peak(
         peak_bytes=held.peak_bytes,
-        kv_bytes=sum(state.kv_bytes for state in states),
+        kv_bytes=sum(layer.kv_bytes for layer in layers),
         expected_kv_bytes=sum(int(state.valid.sum()) for state in states) * per_slot,
         layer_bytes=ids.shape[1] * one.keys.shape[1] * per_slot,
     )

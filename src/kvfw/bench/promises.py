@@ -3,7 +3,20 @@
 from collections.abc import Mapping, Sequence
 
 from kvfw.bench.compression import Cost
-from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, H2O_BYTES, HELP_S, LIST_S, LOAD_S, SIXTEEN, WHOLE_BAR, Bar
+from kvfw.bench.decoding import Steps
+from kvfw.bench.limits import (
+    BAR_TOKENS,
+    COMPRESSION_BARS,
+    H2O_BYTES,
+    HELP_S,
+    LIST_S,
+    LOAD_S,
+    OWN_BAR,
+    SIXTEEN,
+    UNEVEN_BAR,
+    WHOLE_BAR,
+    Bar,
+)
 from kvfw.bench.peak import Peak
 from kvfw.bench.startup import Starting
 from kvfw.bench.whole_evaluation import Whole
@@ -11,7 +24,11 @@ from kvfw.core.compose.composition import parse
 
 
 def promises(
-    costs: Sequence[Cost], whole: Whole | None, peaks: Mapping[str, Peak], starting: Starting | None
+    costs: Sequence[Cost],
+    whole: Whole | None,
+    steps: Steps | None,
+    peaks: Mapping[str, Peak],
+    starting: Starting | None,
 ) -> tuple[Bar, ...]:
     """All promises, in display order. They are about one prompt length: measurements at another do not count."""
     fractions = {cost.compose: cost.fraction for cost in costs if cost.tokens == BAR_TOKENS}
@@ -28,6 +45,16 @@ def promises(
         *(
             Bar(f"{name}, of the prefill at {BAR_TOKENS} tokens", limit, fractions.get(str(parse(name))))
             for name, limit in COMPRESSION_BARS.items()
+        ),
+        Bar(
+            "a decode step over heads of unequal size, of one over as many slots in equal heads",
+            UNEVEN_BAR,
+            steps.uneven if steps and fractions else None,
+        ),
+        Bar(
+            "a decode step over kvfw's cache, of one over transformers' own with as many slots",
+            OWN_BAR,
+            steps.own if steps and fractions else None,
         ),
         Bar("bytes held after compression, of slots x bytes per slot", 1.0, held),
         Bar("peak of an attached prefill, of the plain one's less what must have been freed", 1.0, peak),

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvfw.bench.clock import Tell, rounds
 from kvfw.bench.compression import costs
-from kvfw.bench.decoding import speeds
+from kvfw.bench.decoding import speeds, steps
 from kvfw.bench.findings import Findings
 from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, MEMORY_RATIO, RATIO, RECENT, SINKS, SIXTEEN
 from kvfw.bench.peak import Peak, peak_of
@@ -89,6 +89,9 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     yield found
     slots, say = tuple(slots for slots in KEPT_SLOTS if slots < at), begin("decode speed")
     found = replace(found, speeds=speeds(loaded.model, prompts[at], slots, request.repeats, say))
+    yield found
+    say = begin("decode steps over unequal heads and over transformers' cache")
+    found = replace(found, steps=steps(loaded.model, prompts[at], request.repeats, say))
     yield found
     found = replace(found, peaks=_peaks(request, loaded, prompts[at], begin("memory")))
     yield found

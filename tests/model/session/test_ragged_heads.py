@@ -101,8 +101,10 @@ def test_a_continuation(name: str) -> None:
     taken = snapshot(model, prompt(LENGTH), by)
     states = taken.compressed_states(allocated(by, StreamingHeads()))
     assert is_ragged(taken.cache_of(states))
-    close(*both(lambda _: at_once(model, ids, taken.cache_of(states))))
-    close(*both(lambda _: one_by_one(model, ids, taken.cache_of(states))))
+    for feed in (at_once, one_by_one):
+        found = feed(model, ids, taken.cache_of(states))
+        with padded():
+            close(found, feed(model, ids, taken.cache_of(states)))
     # Several rows, of which each has its own answer.
     full = taken.full_states()
     ours, theirs = both(lambda _: at_once(model, ids.expand(2, -1), taken.cache_of(full, states)))
@@ -120,10 +122,8 @@ def test_the_padded_form_is_made_for_eager_attention_alone(attention: str, monke
         return padded_form(self, part, added)
 
     model = build("llama", attention=attention)
-    with (
-        attach(model, "snapkv(window=8)", ratio=3, allocator=StreamingHeads(), **PROTECTED) as cache,
-        torch.inference_mode(),
-    ):
+    block = attach(model, "snapkv(window=8)", ratio=3, allocator=StreamingHeads(), **PROTECTED)
+    with block as cache, torch.inference_mode():
         forward(model, prompt(LENGTH), cache)
         monkeypatch.setattr(RaggedStorage, "_padded", watched)
         forward(model, prompt(1), cache)

@@ -12,7 +12,7 @@ from kvfw.core.state.state import KVState
 
 
 @dataclass(frozen=True)
-class HeadSlots:
+class MatchedHead:
     """The valid slots of one KV head, in float32."""
 
     keys: Float32[Tensor, "n Dk"]
@@ -21,7 +21,7 @@ class HeadSlots:
     bias: Float32[Tensor, " n"]
 
     @classmethod
-    def of(cls, state: KVState, row: int, head: int) -> "HeadSlots":
+    def of(cls, state: KVState, row: int, head: int) -> "MatchedHead":
         """Those of a state."""
         valid = state.valid[row, head]
         parts = (state.keys, state.values, state.positions, state.bias)
@@ -62,7 +62,7 @@ class HeadQueries:
         """Some of them."""
         return HeadQueries(self.scaled[some], self.positions[some], self.sinks[some], self.softcap)
 
-    def logits(self, slots: HeadSlots) -> Float32[Tensor, "r n"]:
+    def logits(self, slots: MatchedHead) -> Float32[Tensor, "r n"]:
         """Attention logits, biases included; minus infinity for slots that a query does not see."""
         logits = self.scaled @ slots.keys.T
         if self.softcap is not None:
@@ -90,7 +90,7 @@ class Reached:
     output: Float32[Tensor, "r Dv"]
 
 
-def reached(asked: HeadQueries, full: HeadSlots, kept: HeadSlots) -> Reached:
+def reached(asked: HeadQueries, full: MatchedHead, kept: MatchedHead) -> Reached:
     """Exact attention over the full cache, and the kept slots' logits in its units; O(block) memory for the former."""
     count, width = len(asked.scaled), len(full.keys)
     limit = BLOCK_ELEMENTS if full.keys.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS

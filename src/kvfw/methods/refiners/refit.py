@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from kvfw.core.ops.least_squares import damped, precise, solved, solved_within
-from kvfw.core.ops.matching import HeadQueries, HeadSlots, Reached, reached
+from kvfw.core.ops.matching import HeadQueries, MatchedHead, Reached, reached
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import PROMPT, Needs, Observation, References
 from kvfw.core.state.state import KVState
@@ -20,7 +20,27 @@ MOST: Final = math.e**3
 
 
 class Refit(Part):
-    """doc"""
+    """New biases and values for what was kept, so that it attends as the full cache does, by least squares.
+
+    For a KV head and the reference queries i of its group, with ``a_ij`` the full cache's attention and ``a_ik`` a kept
+    slot's ``exp(logit)`` over the same denominator:
+
+    1. ``bias``: ``sum_k a_ik B_k`` is fitted to the attention on the whole middle, ``e^-3 <= B_k <= e^3``; ``log B_k``
+       is added to the slot's bias;
+    2. ``values``: with ``X`` the attention over what is kept under these biases, ``X u`` is fitted to
+       ``sum_j a_ij v_j``.
+
+    Protected slots take part as they are, unless ``over=all``. ``ridge ||X||_2^2`` pulls towards the biases and values
+    there were. A query sees the slots up to its own position: a probe's see all, the prompt's do not.
+
+    Paper: Zweiger, Fu, Guo, Kim 2026, Attention Matching, arXiv 2602.16284: its steps 2 and 3 on any selection or
+    hybrid.
+
+    Deviations: the bounded problem of step 1 is solved to its optimum, not by two gradient steps. The ridge pulls
+    towards what was kept, not towards 0, so that with fewer queries than slots those no query tells apart stay as they
+    are. Masses are relative to the full cache's denominator (with the model's own attention sink, if it has one), so
+    that every query counts alike.
+    """
 
     bias: bool = Field(True, description="refit the biases")
     values: bool = Field(True, description="refit the values")
@@ -54,8 +74,8 @@ class Refit(Part):
             fitted = _open_slots(state, obs, row, head, self.over == "all")
             if not len(asked.scaled) or not bool(fitted.any()):
                 continue
-            kept, valid = HeadSlots.of(state, row, head), state.valid[row, head]
-            seen = reached(asked, HeadSlots.of(obs.state, row, head), kept)
+            kept, valid = MatchedHead.of(state, row, head), state.valid[row, head]
+            seen = reached(asked, MatchedHead.of(obs.state, row, head), kept)
             factors = self._factors(seen, fitted) if self.bias else torch.ones_like(kept.bias)
             new = self._values(seen, fitted, factors, kept.values) if self.values else kept.values
             bias[row, head, valid] = kept.bias + factors.log()
@@ -63,7 +83,7 @@ class Refit(Part):
         return replace(state, values=values, bias=bias)
 
     def _factors(self, seen: Reached, fitted: Bool[Tensor, " k"]) -> Float32[Tensor, " k"]:
-        """``e^beta``: kept slots together have the mass that the full cache has; 1 for slots not fitted."""
+        """``B``: kept slots together have the mass that the full cache has; 1 for slots not fitted."""
         columns = precise(seen.kept[:, fitted])
         missing = precise(seen.mass - seen.kept.sum(-1))
         gram = damped(columns.T @ columns, self.ridge)

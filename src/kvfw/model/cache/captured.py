@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,33 @@ from kvfw.core.state.moments import Moments
 from kvfw.core.state.observation import Columns, References
 
 MOMENTS = tuple(part.name for part in fields(Moments))
+
+
+class NewTokens(NamedTuple):
+    """The tokens of one forward, the same for all layers, so that they are placed once."""
+
+    #: ``[B, n]`` float32; -1 for padding.
+    positions: Tensor
+    #: ``[B, n]`` bool, False for padding; None if all are real.
+    real: Tensor | None
+    #: ``[B]``: ``Captured.tokens`` and ``Captured.next`` after them.
+    tokens: Tensor
+    next: Tensor
+
+    @classmethod
+    def after(cls, before: "Captured", positions: Tensor, real: Tensor | None) -> "NewTokens":
+        """Tokens at ``positions`` that follow those captured before."""
+        following = positions[:, -1] + 1
+        if real is None:
+            return cls(positions, None, before.tokens + positions.shape[1], following)
+        return cls(positions.masked_fill(~real, -1.0), real, before.tokens + real.sum(1), following)
+
+    def to(self, device: torch.device) -> "NewTokens":
+        """The same on the device of a layer."""
+        if self.positions.device == device:
+            return self
+        real = None if self.real is None else self.real.to(device)
+        return NewTokens(self.positions.to(device), real, self.tokens.to(device), self.next.to(device))
 
 
 @dataclass(frozen=True)
@@ -65,10 +92,11 @@ class Captured:
             ids = None if ids is None or self.seen_ids is None else torch.cat((self.seen_ids, ids), dim=1)
         return replace(self, seen_at=positions, seen_ids=ids)
 
-    def placed(self, tokens: Tensor, following: Tensor, count: int) -> "Captured":
-        """After ``count`` more tokens; copies all fields at once, as it runs for every layer at every step."""
+    def placed(self, new: "NewTokens") -> "Captured":
+        """After more tokens; copies all fields at once, as it runs for every layer at every step."""
         after = object.__new__(Captured)
-        after.__dict__.update(self.__dict__, tokens=tokens, next=following, seen=self.seen + count)
+        seen = self.seen + new.positions.shape[1]
+        after.__dict__.update(self.__dict__, tokens=new.tokens, next=new.next, seen=seen)
         return after
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> "Captured":
@@ -90,9 +118,12 @@ class Captured:
         return replace(self, **{**done, **changes})
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors by name (``sums.N`` for an entry of ``sums``) and its numbers; only after a compression."""
+        """Copies of its tensors by name (``sums.N`` for an entry of ``sums``), as layers share some, and its numbers.
+
+        Only after a compression.
+        """
         said = {part.name: getattr(self, part.name) for part in fields(self)}
-        tensors = {name: value for name, value in said.items() if isinstance(value, Tensor)}
+        tensors = {name: value.clone() for name, value in said.items() if isinstance(value, Tensor)}
         tensors |= {f"sums.{n}": part for n, part in self.sums.items()}
         for n, part in self.moments.items():
             tensors |= {f"moments.{n}.{name}": getattr(part, name) for name in MOMENTS}

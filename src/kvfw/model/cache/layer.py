@@ -11,7 +11,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvfw.core.state.state import KVState
 from kvfw.errors import UnsupportedError
-from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.captured import Captured, NewTokens
 from kvfw.model.cache.padded import PaddedStorage
 from kvfw.model.cache.storage import Storage
 from kvfw.model.cache.stored import stored
@@ -155,7 +155,7 @@ class CompressedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         given = self.storage.append(key_states, value_states)
         if not self.attached:
-            self.place(self.next_positions(key_states.shape[2]), None)
+            self.place(NewTokens.after(self.captured, self.next_positions(key_states.shape[2]), None))
             if self.captured.queries is not None or self.captured.sums or self.captured.moments:
                 # Nobody captures these tokens, and what leaves them out is of no use to a later block.
                 self.captured = replace(self.captured, queries=None, query_positions=None, sums={}, moments={})
@@ -165,17 +165,10 @@ class CompressedLayer(CacheLayerMixin):
         """Positions ``[B, count]`` after the last ones, for models that do not pass their own."""
         return self.captured.next[:, None] + torch.arange(count, device=self.device, dtype=torch.float32)
 
-    def place(self, positions: Tensor, real: Tensor | None) -> Tensor:
-        """Gives the tokens just appended their positions ``[B, n]`` float32; ``real``, bool, is False for padding.
-
-        Returns the positions, with -1 for padding.
-        """
-        before, count = self.captured, positions.shape[1]
-        tokens = before.tokens + (count if real is None else real.sum(1))
-        self.captured = before.placed(tokens, positions[:, -1] + 1, count)
-        placed = positions if real is None else positions.masked_fill(~real, -1.0)
-        self.storage.place(placed, real)
-        return placed
+    def place(self, new: NewTokens) -> None:
+        """Gives the tokens just appended their positions."""
+        self.captured = self.captured.placed(new)
+        self.storage.place(new.positions, new.real)
 
     def hold(self, state: KVState) -> None:
         """Replaces all slots and drops every reference to the old ones."""

@@ -65,7 +65,10 @@ class PaddedStorage:
             self._kv = (torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2))
         else:
             self._write(at, keys, values)
-        self.keys, self.values = self._filled(self._kv, at + keys.shape[2])
+        self.keys, self.values = self._kv
+        if self._room is not None:
+            self.keys = self.keys.narrow(2, 0, at + keys.shape[2])
+            self.values = self.values.narrow(2, 0, at + keys.shape[2])
         return self.keys, self.values
 
     def _write(self, at: int, keys: Tensor, values: Tensor) -> None:
@@ -80,8 +83,8 @@ class PaddedStorage:
             about = zip(self._filled(self._about, at), FREE, strict=True)
             self._about = tuple(_with_room(part, capacity, free) for part, free in about)
             self._room = Room(at + count, capacity)
-        self._kv[0][:, :, at : at + count] = keys
-        self._kv[1][:, :, at : at + count] = values
+        self._kv[0].narrow(2, at, count).copy_(keys)
+        self._kv[1].narrow(2, at, count).copy_(values)
 
     def _filled(self, buffers: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
         """The first ``count`` slots of buffers."""

@@ -19,7 +19,7 @@ NAMES = ("keys", "values", "positions", "mass", "bias")
 
 
 @dataclass(frozen=True)
-class Layout:
+class Regions:
     """Where heads lie in a flat tensor: one after the other, row by row, each followed by the same room.
 
     Args:
@@ -39,7 +39,7 @@ class Layout:
         """First slot of every head."""
         return list(accumulate((length + self.room for length in self.lengths[:-1]), initial=0))
 
-    def grown(self, count: int) -> "Layout":
+    def grown(self, count: int) -> "Regions":
         """The same heads after ``count`` of each head's free slots were filled."""
         lengths = tuple(length + count for length in self.lengths)
         return replace(self, width=self.width + count, lengths=lengths, room=self.room - count)
@@ -58,7 +58,7 @@ class RaggedStorage:
 
     plain = False
 
-    def __init__(self, layout: Layout, parts: Sequence[Tensor]) -> None:
+    def __init__(self, layout: Regions, parts: Sequence[Tensor]) -> None:
         self.unplaced = 0
         self.handed: Tensor | None = None
         self._hold(layout, parts)
@@ -71,7 +71,7 @@ class RaggedStorage:
         lengths = head_sizes(state)
         rows, heads, width = state.mass.shape
         held = torch.arange(width, device=lengths.device) >= width - lengths[..., None]
-        layout = Layout(rows, heads, width, tuple(lengths.flatten().tolist()))
+        layout = Regions(rows, heads, width, tuple(lengths.flatten().tolist()))
         return cls(layout, [part[held] for part in state.parts])
 
     @classmethod
@@ -88,9 +88,9 @@ class RaggedStorage:
         fits = lengths.ndim == 2 and [part.ndim for part in parts] == [2, 2, 1, 1, 1] and min(sizes) >= 0
         if not fits or max(sizes) > width or any(len(part) != sum(sizes) for part in parts):
             raise ValueError(f"heads of {sizes} slots do not fit tensors of {[tuple(part.shape) for part in parts]}")
-        return cls(Layout(lengths.shape[0], lengths.shape[1], width, sizes), parts)
+        return cls(Regions(lengths.shape[0], lengths.shape[1], width, sizes), parts)
 
-    def _hold(self, layout: Layout, parts: Sequence[Tensor]) -> None:
+    def _hold(self, layout: Regions, parts: Sequence[Tensor]) -> None:
         """Holds new buffers, with nothing written into their free room."""
         self._layout, self._parts, self._added = layout, tuple(parts), 0
         self._room = Room(0, layout.room)
@@ -195,7 +195,7 @@ class RaggedStorage:
         lengths = tuple(old.lengths[place] for place in chosen)
         room = new_room(sum(lengths), len(lengths), 0)
         parts = _laid(old, self._parts, room, chosen)
-        self._hold(Layout(len(rows), old.heads, old.width, lengths, room), parts)
+        self._hold(Regions(len(rows), old.heads, old.width, lengths, room), parts)
         self._biased = tuple(self._biased[place] for place in chosen)
 
     def copy(self) -> "RaggedStorage":
@@ -207,7 +207,7 @@ def head_sizes(state: KVState) -> Tensor:
     return state.width - (state.valid.cumsum(-1) == 0).sum(-1)
 
 
-def _laid(layout: Layout, parts: Sequence[Tensor], room: int, chosen: Sequence[int] | None = None) -> list[Tensor]:
+def _laid(layout: Regions, parts: Sequence[Tensor], room: int, chosen: Sequence[int] | None = None) -> list[Tensor]:
     """New flat tensors of all heads, or of those at the ``chosen`` places, with room behind each."""
     places, new = range(len(layout.lengths)) if chosen is None else chosen, []
     for part, free in zip(parts, FREE, strict=True):

@@ -33,8 +33,8 @@ def attended(
             "prompt in its place; after compression slots have other places, so kvfw cannot stand in for it"
         )
     if layer.compressed:
-        heads = layer.storage.heads() if by_head(base, kwargs) else None
-        if heads is not None:
+        heads = layer.storage.heads()
+        if heads is not None and by_head(base, kwargs):
             return attention_by_head(heads, query, kwargs.get("scaling")), None
         if layer.storage.plain and query.shape[2] == 1:
             attention_mask = None

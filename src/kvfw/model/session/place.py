@@ -6,14 +6,16 @@ import torch
 from torch import Tensor
 
 from kvfw.errors import UnsupportedError
+from kvfw.model.cache.captured import NewTokens
 from kvfw.model.cache.layer import CompressedLayer
 
 
-def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None, end: int | None) -> Tensor:
-    """Gives the last ``count`` tokens the positions passed to attention, or consecutive ones.
+def new_tokens(
+    layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor | None, end: int | None
+) -> NewTokens:
+    """The last ``count`` tokens, at the positions passed to attention or at consecutive ones.
 
-    ``end``: tokens seen at the end of an announced prompt or turn. Returns the positions ``[B, count]``, with -1 for
-    padding.
+    ``end``: tokens seen at the end of an announced prompt or turn.
 
     Raises:
         UnsupportedError: a prompt or turn ends in padding (False in ``padding``, ``[B, seen + n]``).
@@ -23,9 +25,8 @@ def place(layer: CompressedLayer, count: int, position_ids: Any, padding: Tensor
     else:
         positions = text_positions(position_ids, count).expand(len(layer.captured.tokens), count)
     goes_on = end is not None and layer.seen < end
-    return layer.place(
-        positions, _real(count, padding, may_end_in_padding=goes_on or (count == 1 and layer.seen != end))
-    )
+    may_end_in_padding = goes_on or (count == 1 and layer.seen != end)
+    return NewTokens.after(layer.captured, positions, _real(count, padding, may_end_in_padding=may_end_in_padding))
 
 
 def text_positions(position_ids: Tensor, count: int) -> Tensor:

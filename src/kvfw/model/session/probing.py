@@ -35,7 +35,7 @@ REPEAT: Final = "repeat"
 REQUEST: Final = "\n\nWrite out the text above once more, word for word."
 GO_ON: Final = "\n\nWrite out the text above once more, word for word, from here on:"
 #: Tokens fed at once: the cache is attended to from this many queries, which bounds the memory of activations.
-CHUNK: Final = 512
+CHUNK: Final = 2048
 #: Tokens of the text before a chunk that say where it goes on.
 LEAD: Final = 8
 _MARK: Final = "TEXTOFTHEMESSAGE"

@@ -16,6 +16,7 @@ from kvfw.core.compress.scores import Scores
 from kvfw.core.state.observation import PROMPT, Needs, Observation
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.captured import NewTokens
 from kvfw.model.cache.layer import CompressedLayer, OpenBlock
 from kvfw.model.compat.clock import clock_s
 from kvfw.model.compat.generation import watched_generate
@@ -31,7 +32,7 @@ from kvfw.model.session.capture import SeenTokens, captured_after
 from kvfw.model.session.compress import compress, observe
 from kvfw.model.session.hidden import hidden_norms
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
-from kvfw.model.session.place import place
+from kvfw.model.session.place import new_tokens
 from kvfw.model.session.plan import SessionPlan
 from kvfw.model.session.probing import probed
 from kvfw.model.session.schedule import Due, due
@@ -67,6 +68,8 @@ class _Forward(threading.local):
         self.cache = cache
         self.padding: Tensor | None = None
         self.ids: Tensor | None = None
+        #: The tokens of this forward, which its first layer places.
+        self.new: NewTokens | None = None
         self.text = TextFeatures()
         self.budgets: Budgets = {}
         self.standing: Budgets = {}
@@ -202,24 +205,25 @@ class Session:
     ) -> tuple[Tensor, Tensor | None]:
         """The model's own attention, with the right mask for compressed layers, then compression if due."""
         index, count = getattr(module, "layer_idx", None), query.shape[2]
-        layer = recall.own_layer(self._forward.cache, index, key)
-        assert layer is not None
         assert isinstance(index, int)
+        layer = self._forward.cache.layers[index]
+        assert isinstance(layer, CompressedLayer)  # as owns found
         if self._switch is not None:
             check_switch(self._switch, count, layer)
-        part = self.anatomy.layers[index]
-        announced = self._forward.cache.ends_at
-        end = announced if announced is not None else self.plan.prompt_tokens
-        positions = place(layer, count, kwargs.get("position_ids"), self._forward.padding, end)
-        if part.index == self._first:
-            layer.captured = layer.captured.followed(positions, self._forward.ids)
-            self._forward.ids = None
-        needs = self._needs(index)
+        forward, needs = self._forward, self._needs(index)
+        end = forward.cache.ends_at if forward.cache.ends_at is not None else self.plan.prompt_tokens
+        if index == self._first or forward.new is None:
+            forward.new = new_tokens(layer, count, kwargs.get("position_ids"), forward.padding, end)
+        new = forward.new.to(layer.device)
+        layer.place(new)
+        if index == self._first:
+            layer.captured = layer.captured.followed(new.positions, forward.ids)
+            forward.ids = None
         if not layer.compressed or self.plan.again:
             seen = layer.captured.seen
             rope = self.anatomy.rotary.read(index) if needs.moments else None
-            shown = SeenTokens(query, kwargs, rope, self._forward.norms.get(index), seen - count, end or seen)
-            layer.captured = captured_after(layer, positions, shown, needs)
+            shown = SeenTokens(query, kwargs, rope, forward.norms.get(index), seen - count, end or seen)
+            layer.captured = captured_after(layer, new.positions, shown, needs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, end):
             self._event(index, layer, ended, kwargs)
