@@ -9,7 +9,7 @@ from torch import Tensor
 from kvfw.model.compat.versions import passed
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.session.attach import attach
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Verdicts
 from kvfw.verify.instruments.tokenizer import SuiteTokenizer
@@ -50,7 +50,7 @@ def _attached(subject: Subject, ratio: int) -> Any:
     return attach(small_model(), composition, ratio=ratio, sinks=SINKS, recent=RECENT, tokenizer=tokenizer())
 
 
-@holds("attach-ratio-1", "inside a model at ratio 1, logits and text are the full cache's", COMPOSED)
+@holds("attach-ratio-1", "inside a model at ratio 1, logits and text are the full cache's", CHANGING)
 @torch.inference_mode()
 def identity(subject: Subject) -> Verdicts:
     """Compares the logits after the prompt and the text that ``generate`` writes."""
@@ -69,7 +69,7 @@ def identity(subject: Subject) -> Verdicts:
         yield Failed(f"the tokens {plain} at ratio 1", f"{text}")
 
 
-@holds("attach-generate", "generate works at ratio 4, and the model is unchanged after", COMPOSED)
+@holds("attach-generate", "generate works at ratio 4, and the model is unchanged after", CHANGING)
 @torch.inference_mode()
 def generates(subject: Subject) -> Verdicts:
     model, ids = small_model(), _prompt()

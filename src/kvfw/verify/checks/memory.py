@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from kvfw.core.state.observation import ALL
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.meter import Meter
@@ -33,7 +33,7 @@ def largest_tensor(subject: Subject, tokens: int) -> int:
     return largest
 
 
-@holds("no-square", "no tensor grows with the square of the prompt's length", COMPOSED)
+@holds("no-square", "no tensor grows with the square of the prompt's length", CHANGING)
 def no_square(subject: Subject) -> Verdicts:
     """Compares the largest tensors for a prompt and for one twice as long."""
     asked = subject.bound().needs.queries
