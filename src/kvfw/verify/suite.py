@@ -11,6 +11,7 @@ from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, unknown
 from kvfw.errors import OptionError, SpecError
 from kvfw.verify.checks import (
+    allocator,
     announced,
     attached,
     batching,
@@ -43,6 +44,7 @@ CHECKS = (
     selector,
     merger,
     space,
+    allocator,
     refiner,
     task,
     metric,
