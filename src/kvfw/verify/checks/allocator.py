@@ -1,7 +1,7 @@
 """Checks an allocator on several layers of random prompts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Drawn:
     """
 
     shift: int = 0
-    needs: Needs = Needs()
+    needs: Needs = field(default_factory=Needs)
 
     def score(self, obs: Observation) -> Tensor:
         """Scores above 0, for the middle of every row the same numbers wherever its padding ends."""

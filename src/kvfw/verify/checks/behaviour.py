@@ -172,7 +172,10 @@ def undeclared(needs: Needs) -> list[tuple[str, Needs]]:
 
 
 def _answer(subject: Subject, obs: Observation) -> torch.Tensor:
-    """Scores, values that a refiner gives, or what a stage keeps and merges. Calls the part directly, so that the observation is not narrowed."""
+    """Scores, what a refiner gives, or what a stage keeps and merges.
+
+    Calls the part directly, so that the observation is not narrowed.
+    """
     if subject.spec.kind is Kind.SCORER:
         scorer: Scorer = subject.part
         return scorer.score(obs).masked_fill(~obs.middle, 0.0)
