@@ -138,11 +138,10 @@ _LOOKING = (Kind.ALLOCATOR, Kind.REFINER)
 def needs_lines(needs: "Needs") -> tuple[str, ...]:
     """The needs in words, one phrase each."""
     lines = [f"the last {needs.queries} queries" if needs.queries != "all" else "all queries"] if needs.queries else []
-    for distance in sorted(needs.column_sums):
-        lines.append(f"exact column sums of attention{_away(distance)}")
+    lines += [f"exact column sums of attention{_away(distance)}" for distance in sorted(needs.column_sums)]
     lines += sorted(map(_column_line, needs.columns))
-    for asked in sorted(needs.references, key=lambda each: (each.source, each.count)):
-        lines.append(f"at most {asked.count} reference queries of {_source(asked.source)}")
+    references = sorted(needs.references, key=lambda each: (each.source, each.count))
+    lines += [f"at most {asked.count} reference queries of {_source(asked.source)}" for asked in references]
     for left_out in sorted(needs.moments):
         without = f", without the first {left_out}" if left_out else ""
         lines.append(f"mean and covariance of the queries before RoPE{without}")

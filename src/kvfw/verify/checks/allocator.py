@@ -149,14 +149,14 @@ def heads_alike(subject: Subject) -> Verdicts:
 
 def _swapped(row: PromptRow) -> PromptRow:
     """The KV heads in reverse order, each with its own query heads."""
-    queries = row.queries.unflatten(0, (HEADS, -1)).flip(0).flatten(0, 1)
+    queries = row.queries.view(HEADS, -1, *row.queries.shape[1:]).flip(0).flatten(0, 1)
     return replace(row, keys=row.keys.flip(0), values=row.values.flip(0), queries=queries)
 
 
 def _columns(obs: Observation) -> Tensor | None:
     """The output projection for swapped heads."""
     weight = obs.output_projection
-    return None if weight is None else weight.unflatten(1, (HEADS, -1)).flip(1).flatten(1)
+    return None if weight is None else weight.view(len(weight), HEADS, -1).flip(1).flatten(1)
 
 
 @holds("alloc-needs", "it looks at nothing that it does not declare", ALLOCATORS)
