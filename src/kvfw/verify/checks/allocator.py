@@ -86,7 +86,7 @@ def rows_alone(subject: Subject) -> Verdicts:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnScores:
     """A scorer whose scores are drawn, the higher the later the layer and head.
 
     ``shift``: by how many places the scores of the middle are moved, the last ones to the front.
@@ -107,7 +107,7 @@ class Drawn:
         return scores
 
 
-def _by_scores(subject: Subject, ranking: Drawn, each: Tensor) -> Tensor:
+def _by_scores(subject: Subject, ranking: DrawnScores, each: Tensor) -> Tensor:
     """Budgets where these are the scores that it ranks by."""
     needs = getattr(subject.part, "needs", Needs())
     seen = {i: obs.narrowed(needs) for i, obs in layers_of(needs).items()}
@@ -123,8 +123,8 @@ def slots_alike(subject: Subject) -> Verdicts:
     if scope_of(subject.part) == "shape":
         yield NotApplicable("it looks at shapes only")
     for what, each in MEANS.items():
-        expected = _by_scores(subject, Drawn(), torch.tensor(each))
-        found = _by_scores(subject, Drawn(shift=7), torch.tensor(each))
+        expected = _by_scores(subject, DrawnScores(), torch.tensor(each))
+        found = _by_scores(subject, DrawnScores(shift=7), torch.tensor(each))
         if not torch.equal(found, expected):
             yield Failed(f"{expected.tolist()} slots wherever the scores stand ({what})", f"{found.tolist()}")
 
@@ -172,7 +172,7 @@ def needs_enough(subject: Subject) -> Verdicts:
 
 
 def _shown(subject: Subject, needs: Needs) -> Tensor:
-    views = [LayerView(i, HEADS, MIDDLES.clone(), obs, Drawn()) for i, obs in layers_of(needs).items()]
+    views = [LayerView(i, HEADS, MIDDLES.clone(), obs, DrawnScores()) for i, obs in layers_of(needs).items()]
     pools = [[view] for view in views] if scope_of(subject.part) == "layer" else [views]
     return torch.stack([part for pool in pools for part in subject.part.allocate(QUARTER * HEADS * len(pool), pool)], 1)
 
@@ -206,7 +206,7 @@ def inputs_kept(subject: Subject) -> Verdicts:
     needs = getattr(subject.part, "needs", Needs())
     layers = layers_of(needs)
     shapes = scope_of(subject.part) == "shape"
-    views = [LayerView(i, HEADS, MIDDLES.clone(), None if shapes else obs, Drawn()) for i, obs in layers.items()]
+    views = [LayerView(i, HEADS, MIDDLES.clone(), None if shapes else obs, DrawnScores()) for i, obs in layers.items()]
     views = views[:1] if scope_of(subject.part) == "layer" else views
     total = QUARTER * HEADS * len(views)
     given = {"total": total} | {f"middle of layer {view.index}": view.middle for view in views}

@@ -109,7 +109,7 @@ def generates(subject: Subject) -> Verdicts:
         yield Failed("the model's own logits after the block", "other logits")
 
 
-class Uneven:
+class UnequalHeads:
     """Gives the heads one, two, three ... shares of the slots, as far as their middles go."""
 
     def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
@@ -125,7 +125,7 @@ class Uneven:
 def ragged(subject: Subject) -> Verdicts:
     """Decodes a few tokens from a cache whose heads differ in size, and from the same slots with empty ones."""
     model, ids = small_model(), _prompt(TOKENS + NEW)
-    uneven = None if subject.spec.kind is Kind.ALLOCATOR else Uneven()
+    uneven = None if subject.spec.kind is Kind.ALLOCATOR else UnequalHeads()
     found = []
     for padded in (False, True):
         with _attached(subject, 4, allocator=uneven) as cache:
