@@ -37,6 +37,7 @@ SUBJECTS = {
     "Tools for parts": (
         "kvfw.core.ops.attention",
         "kvfw.core.ops.clusters",
+        "kvfw.core.ops.rounding",
         "kvfw.core.ops.topk",
         "kvfw.core.state.slots",
     ),

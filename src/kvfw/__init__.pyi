@@ -34,6 +34,7 @@ from kvfw.core.ops.attention import pool_middle as pool_middle
 from kvfw.core.ops.attention import window_attention as window_attention
 from kvfw.core.ops.clusters import HeadTokens as HeadTokens
 from kvfw.core.ops.clusters import merge_clusters as merge_clusters
+from kvfw.core.ops.rounding import by_weight as by_weight
 from kvfw.core.ops.topk import rank as rank
 from kvfw.core.parts.part import Method as Method
 from kvfw.core.parts.part import Part as Part

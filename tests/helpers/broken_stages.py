@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
+from pydantic import SkipValidation
 from torch import Tensor
 
 from helpers import sound_parts as sound
 from kvfw.core.compress.stages import Outcome, ScoreOf
+from kvfw.core.contracts.parts import Scorer
+from kvfw.core.parts.part import PartOption
+from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Observation
 from kvfw.core.state.rope import Rope
 from kvfw.core.state.state import KVState
@@ -102,6 +107,34 @@ class Overfull(sound.Fuse):
     def run(self, obs: Observation, score_of: ScoreOf, budget: Tensor, eligible: Tensor) -> Outcome:
         outcome = super().run(obs, score_of, budget, eligible)
         return replace(outcome, kept=eligible & (eligible.cumsum(-1) <= budget[..., None]))
+
+
+CALLS: list[int] = []
+
+
+class Tiring(sound.Keep):
+    """Gives smaller values with every call."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        CALLS.append(1)
+        return replace(state, values=state.values * 0.9 ** len(CALLS))
+
+
+class Probing(sound.Keep):
+    """Probes the model, and draws a random number once it has."""
+
+    scorer: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "kvzip")]
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        torch.rand(1)
+        return state
+
+
+class Retouching(Probing):
+    """Probes the model, and changes the values once it has."""
+
+    def finish(self, state: KVState, rope: Rope | None, active: Tensor) -> KVState:
+        return replace(state, values=state.values * 1.001)
 
 
 class Jealous(sound.Keep):

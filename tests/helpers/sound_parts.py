@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from kvfw.core.compress.stages import Merge, Select
 from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
+from kvfw.core.contracts.parts import LayerView
 from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
 from kvfw.core.contracts.task import Sample, Tokenizer, Turn
+from kvfw.core.ops.rounding import by_weight
 from kvfw.core.ops.topk import rank
-from kvfw.core.parts.part import Part
+from kvfw.core.parts.part import Part, Scope
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.rope import Rope, rotate, unrotate
 from kvfw.core.state.state import KVState
@@ -99,6 +102,37 @@ class Unturned(Part):
 
     def inverse(self, state: KVState, rope: Rope | None) -> KVState:
         return state if rope is None else with_keys(state, rotate(state.keys, state.positions, rope))
+
+
+class Louder(Part):
+    """Every slot counts as often as the head had tokens for each slot that it keeps."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    def refine(self, state: KVState, obs: Observation) -> KVState:
+        return replace(state, bias=state.bias + self.gain(state, obs)[..., None])
+
+    def gain(self, state: KVState, obs: Observation) -> Tensor:
+        """Added to every bias of a head; 0 where it kept all tokens."""
+        return (obs.state.valid.sum(-1) / state.valid.sum(-1).clamp(min=1)).log()
+
+
+class Spread(Part):
+    """Slots in proportion to a head's highest score."""
+
+    scope: ClassVar[Scope] = "model"
+
+    def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
+        scores = [layer.scores() for layer in layers]
+        most = torch.cat([(each > -torch.inf).sum(-1) for each in scores], 1)
+        weights = torch.cat([self.weights(each) for each in scores], 1).to(torch.float64)
+        return list(torch.split(by_weight(weights, total, most), [layer.kv_heads for layer in layers], 1))
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """How much each head gets: its highest score."""
+        return scores.amax(-1).clamp(min=0)
 
 
 class Keep(Select):

@@ -116,12 +116,13 @@ def test_the_tutorials_plugin_is_linted_and_formatted(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_they_work_in_an_experiment(made: Made, tiny_folder: Path, tmp_path: Path) -> None:
-    """All eight in one run on a small random model."""
+    """All of them in one run on a small random model."""
     compositions = [
         NAMES[Kind.SCORER],
         NAMES[Kind.METHOD],
         f"snapkv:0.5+{NAMES[Kind.STAGE]}(scorer={NAMES[Kind.SCORER]}):0.5",
         f"select(scorer=snapkv,selector={NAMES[Kind.SELECTOR]})",
+        f"snapkv@{NAMES[Kind.ALLOCATOR]}|{NAMES[Kind.REFINER]}",
         f"merge(merger={NAMES[Kind.MERGER]},space={NAMES[Kind.SPACE]},weight={NAMES[Kind.SCORER]})",
     ]
     composed = [word for text in compositions for word in ("--compose", text)]

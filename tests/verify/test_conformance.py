@@ -1,5 +1,8 @@
 """Every part of this installation keeps its contract: a new one is covered without writing a test."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from kvfw.core.parts.spec import Kind, PartSpec
@@ -10,9 +13,16 @@ from kvfw.verify.parts import verify_part
 COSTED = "ewmeans"
 
 
+#: A table for the suite's layers and its model's, of two KV heads each.
+TABLE = {"layers": [[1, 2], [3, "full"], [1, 1], [0, "streaming"]]}
+
+
 @pytest.mark.parametrize("spec", default_registry().specs.values(), ids=lambda spec: f"{spec.kind}-{spec.name}")
-def test_conformance(spec: PartSpec) -> None:
-    report = verify_part(spec.name, kind=spec.kind, without=() if spec.name == COSTED else {"cost"})
+def test_conformance(spec: PartSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("heads.json").write_text(json.dumps(TABLE))
+    text = "table(file=heads.json)" if spec.name == "table" else spec.name
+    report = verify_part(text, kind=spec.kind, without=() if spec.name == COSTED else {"cost"})
     assert report.passed, str(report)
     assert len(report.parts) == 1
 
@@ -29,6 +39,11 @@ def test_conformance(spec: PartSpec) -> None:
         "ewmeans_pre(iters=1,bias=log)",
         "ewmeans(block=8)",
         "streaming(positions=cache)",
+        "adakv(normalise=share)",
+        "adakv(normalise=zscore,by=h2o)",
+        "equalmass(heads=each)",
+        "simlayer(threshold=0.3,recent=5)",
+        "refit(queries=prompt,over=all)",
         "niah(begin_answer=false)",
     ],
 )

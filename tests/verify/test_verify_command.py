@@ -17,7 +17,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sound_part_ends_with_0_and_a_line_per_property(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "topk", "--kind", "selector"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("[1/34] topk: loads\n[2/34] topk: contract\n")
+    assert err.startswith("[1/37] topk: loads\n[2/37] topk: contract\n")
     assert out.startswith("topk  (selector, kvfw)\n")
     assert "  passed  select-ties" in out
     assert "0 failed" in out.splitlines()[-1]

@@ -10,7 +10,9 @@ from kvfw.errors import OptionError
 
 @click.command("new")
 @click.argument("name")
-@click.option("--kind", required=True, help="scorer, selector, merger, space, stage, metric, task or method.")
+@click.option(
+    "--kind", required=True, help="scorer, selector, merger, space, allocator, refiner, stage, metric, task or method."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -11,6 +11,7 @@ from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, unknown
 from kvfw.errors import OptionError, SpecError
 from kvfw.verify.checks import (
+    allocator,
     announced,
     attached,
     batching,
@@ -22,6 +23,7 @@ from kvfw.verify.checks import (
     metric,
     model,
     placement,
+    refiner,
     scorer,
     selector,
     space,
@@ -42,6 +44,8 @@ CHECKS = (
     selector,
     merger,
     space,
+    allocator,
+    refiner,
     task,
     metric,
     model,

@@ -1,12 +1,15 @@
 """What is said about a part comes from the part: options with defaults and rules, needs, and texts that use it."""
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
 
 from helpers.parts import strange_registry
 from kvfw.core.compress.describe import describe, needs_lines
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import collect
-from kvfw.core.state.observation import Needs
+from kvfw.core.state.observation import Columns, Needs, References
 
 REGISTRY = collect([])
 
@@ -60,8 +63,55 @@ def test_needs_are_phrases() -> None:
         "exact column sums of attention from at least 5 tokens away",
         "lexical features of the prompt's text",
     )
+    assert needs_lines(Needs(queries="all", projection=True, ids=True, token_types=True)) == (
+        "all queries",
+        "the weight of the output projection",
+        "the prompt's token ids",
+        "classes of the prompt's tokens (special, punctuation, image)",
+    )
+    assert needs_lines(Needs(moments=frozenset({0, 4}))) == (
+        "mean and covariance of the queries before RoPE",
+        "mean and covariance of the queries before RoPE, without the first 4",
+    )
     assert describe(REGISTRY.get(Kind.METHOD, "streaming")).needs == ()
     assert describe(REGISTRY.get(Kind.SELECTOR, "topk")).needs is None
+
+
+def test_columns_references_and_probes_are_phrases() -> None:
+    columns = frozenset({Columns(), Columns(3, "max", "each", per_norm=True, source="repeat")})
+    assert needs_lines(Needs(columns=columns)) == (
+        "the maximum of the attention received from the queries of the probe repeat from at least 3 tokens away by "
+        "each query head, over the norm of the query's hidden state",
+        "the sum of the attention received from the queries of the prompt",
+        "a forward more: it repeats the prompt",
+    )
+    references = frozenset({References(9), References(8), References(8, "a.txt")})
+    assert needs_lines(Needs(references=references)) == (
+        "at most 8 reference queries of the probe a.txt",
+        "at most 8 reference queries of the prompt",
+        "at most 9 reference queries of the prompt",
+        "a forward more: it reads a.txt",
+    )
+
+
+def test_every_need_has_its_words() -> None:
+    asked: dict[str, Any] = {"queries": 3, "lexical": True, "projection": True, "ids": True, "token_types": True}
+    asked |= {"column_sums": frozenset({0}), "moments": frozenset({0}), "columns": frozenset({Columns()})}
+    asked |= {"references": frozenset({References(5)})}
+    assert asked.keys() == {field.name for field in fields(Needs)}
+    told = [needs_lines(Needs(**{name: value})) for name, value in asked.items()]
+    assert all(len(lines) == 1 for lines in told)
+    assert len(set(told)) == len(told)
+
+
+def test_allocators_and_refiners_say_what_they_look_at() -> None:
+    assert describe(REGISTRY.get(Kind.ALLOCATOR, "cake")).needs == ("the last 32 queries",)
+    assert describe(REGISTRY.get(Kind.ALLOCATOR, "pyramid")).needs == ()
+    assert describe(REGISTRY.get(Kind.ALLOCATOR, "table")).needs is None
+    assert describe(REGISTRY.get(Kind.REFINER, "refit")).needs == (
+        "at most 1024 reference queries of the probe repeat",
+        "a forward more: it repeats the prompt",
+    )
 
 
 def test_a_recipe_that_is_a_sum_needs_what_its_stages_need() -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Literal, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from kvfw.core.compose.build import part_class
+from kvfw.core.compose.build import build_part, part_class
 from kvfw.core.compose.composition import parse
 from kvfw.core.contracts.records import MetricInfo
 from kvfw.core.parts.part import Part, default_text, part_option, value_text
 from kvfw.core.parts.spec import STAGE_KINDS, WRITTEN, Kind, PartSpec
-from kvfw.core.registry.registry import Registry
+from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RunError, SpecError
 
 if TYPE_CHECKING:  # these import torch, which describing a task or metric does not need
     from kvfw.core.compress.stages import Stage
-    from kvfw.core.state.observation import Needs
+    from kvfw.core.state.observation import Columns, Needs
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
@@ -57,7 +57,7 @@ class PartFacts:
         doc: docstring of its class: formula, source, deviations. Empty for models.
         recipe: composition text a method stands for, else None.
         options: in declared order.
-        needs: what has to be observed for it, one phrase each; None for a part that is no stage.
+        needs: what has to be observed for it, one phrase each; None for a part that observes nothing by itself.
         usage: how to use it: composition texts, or arguments of ``kvfw eval``.
         notes: further facts by name.
     """
@@ -114,26 +114,67 @@ _EXAMPLES = {Kind.SCORER: "snapkv", Kind.SELECTOR: "topk", Kind.MERGER: "ewmeans
 
 
 def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
-    if spec.kind not in STAGE_KINDS:
-        return None
     try:
+        if spec.kind in _LOOKING:
+            from kvfw.core.contracts.blame import needs_of  # it imports torch
+
+            found = registry if registry is not None else default_registry()
+            return needs_lines(needs_of(build_part(spec.kind, spec.name, found).value, spec.kind))
+        if spec.kind not in STAGE_KINDS:
+            return None
         stages = parse(spec.name, registry).stages
         needs = reduce(or_, (cast("Stage", each.stage).needs for each in stages))
     except SpecError:
-        return None  # a generic form has required options, so its needs are not known yet
+        return None  # it has required options, so its needs are not known yet
     except RunError as error:
         return (f"cannot be told: {error}",)
     return needs_lines(needs)
 
 
+#: Kinds that look at observations and are no stages.
+_LOOKING = (Kind.ALLOCATOR, Kind.REFINER)
+
+
 def needs_lines(needs: "Needs") -> tuple[str, ...]:
     """The needs in words, one phrase each."""
-    lines = [f"the last {needs.queries} queries"] if needs.queries else []
-    for distance in sorted(needs.column_sums):
-        where = f" from at least {distance} tokens away" if distance else ""
-        lines.append(f"exact column sums of attention{where}")
-    lines += ["lexical features of the prompt's text"] if needs.lexical else []
-    return tuple(lines + (["the weight of the output projection"] if needs.projection else []))
+    lines = [f"the last {needs.queries} queries" if needs.queries != "all" else "all queries"] if needs.queries else []
+    lines += [f"exact column sums of attention{_away(distance)}" for distance in sorted(needs.column_sums)]
+    lines += sorted(map(_column_line, needs.columns))
+    references = sorted(needs.references, key=lambda each: (each.source, each.count))
+    lines += [f"at most {asked.count} reference queries of {_source(asked.source)}" for asked in references]
+    for left_out in sorted(needs.moments):
+        without = f", without the first {left_out}" if left_out else ""
+        lines.append(f"mean and covariance of the queries before RoPE{without}")
+    told = {
+        "lexical features of the prompt's text": needs.lexical,
+        "the weight of the output projection": needs.projection,
+        "the prompt's token ids": needs.ids,
+        "classes of the prompt's tokens (special, punctuation, image)": needs.token_types,
+    }
+    lines += [line for line, asked_for in told.items() if asked_for]
+    return (*lines, *(f"a forward more: {_PROBES.get(name, f'it reads {name}')}" for name in sorted(needs.probes)))
+
+
+#: What the model does in probes that are no text file.
+_PROBES = {"repeat": "it repeats the prompt"}
+_OVER = {"sum": "sum", "max": "maximum", "square": "sum of squares"}
+
+
+def _column_line(columns: "Columns") -> str:
+    each = " by each query head" if columns.heads == "each" else ""
+    per_norm = ", over the norm of the query's hidden state" if columns.per_norm else ""
+    return (
+        f"the {_OVER[columns.over]} of the attention received from the queries of {_source(columns.source)}"
+        f"{_away(columns.distance)}{each}{per_norm}"
+    )
+
+
+def _away(distance: int) -> str:
+    return f" from at least {distance} tokens away" if distance else ""
+
+
+def _source(source: str) -> str:
+    return "the prompt" if source == "prompt" else f"the probe {source}"
 
 
 def _notes(cls: type[Part]) -> tuple[tuple[str, str], ...]:

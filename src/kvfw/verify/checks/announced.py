@@ -9,7 +9,7 @@ from kvfw.core.compose.syntax import parse_part
 from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.blame import needs_of
 from kvfw.core.contracts.metric import DerivedMetric, Metric
-from kvfw.core.contracts.parts import Merger, Scorer, Selector, Space
+from kvfw.core.contracts.parts import Allocator, Merger, Refiner, Scorer, Selector, Space
 from kvfw.core.contracts.task import Task
 from kvfw.core.parts.part import Method, Part, StageForm, default_text
 from kvfw.core.parts.spec import Kind
@@ -26,6 +26,8 @@ CONTRACTS: dict[Kind, tuple[type | tuple[type, ...], str]] = {
     Kind.SELECTOR: (Selector, "`select`"),
     Kind.MERGER: (Merger, "`merge`"),
     Kind.SPACE: (Space, "`forward` and `inverse`"),
+    Kind.ALLOCATOR: (Allocator, "`allocate`"),
+    Kind.REFINER: (Refiner, "`needs` and `refine`"),
     Kind.STAGE: (Stage, "`needs`, `moves_positions`, `consumes_rest`, `run` and `finish`"),
     Kind.METHOD: (Method, "`recipe`, as a subclass of kvfw.Method"),
     Kind.TASK: (Task, "`scores`, `check`, `samples` and `score`"),
@@ -41,7 +43,7 @@ def contract(subject: Subject) -> Verdicts:
         yield Failed(f"a {subject.spec.kind} has {said}", f"{type(subject.part).__name__} lacks some of them")
     if isinstance(subject.part, StageForm) != (subject.spec.kind is Kind.STAGE):
         yield Failed("kvfw's base class for stage forms on stages, and on stages only", type(subject.part).__name__)
-    if subject.spec.kind in (Kind.SCORER, Kind.SELECTOR):
+    if subject.spec.kind in (Kind.SCORER, Kind.SELECTOR, Kind.ALLOCATOR, Kind.REFINER):
         needs_of(subject.part, subject.spec.kind)
 
 

@@ -4,7 +4,7 @@ import torch
 
 from kvfw.core.state.rope import Rope
 from kvfw.verify.checks.compression import QUARTER, observed
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Verdicts
 from kvfw.verify.instruments.observed import (
@@ -25,7 +25,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEADS = ((2, 2), (4, 1), (1, 4), (1, 1), (2, 3))
 
 
-@holds("padding", "a left-padded batch equals its rows one at a time; padding is never kept", COMPOSED)
+@holds("padding", "a left-padded batch equals its rows one at a time; padding is never kept", CHANGING)
 def padding(subject: Subject) -> Verdicts:
     bound, rows = subject.bound(), three_rows()
     together = bound.compress(observed(subject), QUARTER)
@@ -36,7 +36,7 @@ def padding(subject: Subject) -> Verdicts:
             yield Failed("a left-padded row that comes out as it does alone", f"row with {gap} padding: {difference}")
 
 
-@holds("row-order", "rows of a batch may stand in any order", COMPOSED)
+@holds("row-order", "rows of a batch may stand in any order", CHANGING)
 def row_order(subject: Subject) -> Verdicts:
     bound, rows, new = subject.bound(), three_rows(), (2, 0, 1)
     first = bound.compress(observe(rows, bound.needs), QUARTER)
@@ -46,7 +46,7 @@ def row_order(subject: Subject) -> Verdicts:
             yield Failed("rows that do not care about their place in the batch", f"row {i}: {difference}")
 
 
-@holds("head-layouts", "works with grouped, multi-head and multi-query attention", COMPOSED)
+@holds("head-layouts", "works with grouped, multi-head and multi-query attention", CHANGING)
 def head_layouts(subject: Subject) -> Verdicts:
     bound = subject.bound()
     for kv_heads, group in HEADS:
@@ -60,7 +60,7 @@ def head_layouts(subject: Subject) -> Verdicts:
             )
 
 
-@holds("dtypes", "float32, float16 and bfloat16 caches come back in their own dtype", COMPOSED)
+@holds("dtypes", "float32, float16 and bfloat16 caches come back in their own dtype", CHANGING)
 def dtypes(subject: Subject) -> Verdicts:
     bound = subject.bound()
     for dtype in DTYPES:
@@ -75,7 +75,7 @@ def dtypes(subject: Subject) -> Verdicts:
             yield Failed(f"finite numbers with a cache in {dtype}", fault)
 
 
-@holds("ropes", "works in layers without rotation and with either layout", COMPOSED)
+@holds("ropes", "works in layers without rotation and with either layout", CHANGING)
 def ropes(subject: Subject) -> Verdicts:
     bound = subject.bound()
     whole = Rope(torch.linspace(1.0, 0.01, KEY_DIM // 2), layout="interleaved")

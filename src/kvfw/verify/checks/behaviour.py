@@ -8,12 +8,12 @@ import torch
 
 from kvfw.core.compress.merging import Merging, merge_together
 from kvfw.core.compress.stages import Stage
-from kvfw.core.contracts.parts import Scorer
+from kvfw.core.contracts.parts import Refiner, Scorer
 from kvfw.core.parts.part import Part, part_option
 from kvfw.core.parts.spec import Kind
-from kvfw.core.state.observation import Needs, Observation
+from kvfw.core.state.observation import Columns, Needs, Observation, References
 from kvfw.verify.checks.compression import QUARTER, compressed, observed
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, COMPOSED, holds
 from kvfw.verify.findings.subject import WINDOW_SCORES, Subject
 from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.observed import observe, tensors_of, three_rows
@@ -26,7 +26,7 @@ PLAINEST = "position"
 HOLDERS = frozenset({Kind.SCORER, Kind.STAGE})
 
 
-@holds("deterministic", "the same input gives the same bits, always", COMPOSED)
+@holds("deterministic", "the same input gives the same bits, always", CHANGING)
 def deterministic(subject: Subject) -> Verdicts:
     """Reseeds the global generators and compresses something else in between."""
     obs, bound = observed(subject), subject.bound()
@@ -38,7 +38,7 @@ def deterministic(subject: Subject) -> Verdicts:
         yield Failed("the same bits for the same input, twice and after other calls", difference)
 
 
-@holds("process", "random generators, threads and dtype stay as they are", COMPOSED)
+@holds("process", "random generators, threads and dtype stay as they are", CHANGING)
 def leaves_process_alone(subject: Subject) -> Verdicts:
     """Ignores what the plainest part changes, too: run-time type checks draw random samples."""
     idle, seen = _changes(subject, PLAINEST), _changes(subject, subject.recipe)
@@ -54,7 +54,7 @@ def _changes(subject: Subject, recipe: str) -> list[str]:
     return changed(before, Surroundings())
 
 
-@holds("pure", "inputs are not modified", COMPOSED)
+@holds("pure", "inputs are not modified", CHANGING)
 def pure(subject: Subject) -> Verdicts:
     obs, bound = observed(subject), subject.bound()
     budget = QUARTER.clone()
@@ -137,37 +137,53 @@ def hybrids(subject: Subject) -> Verdicts:
             )
 
 
-@holds("needs", "what it declares to need is enough, and it looks at nothing else", COMPOSED)
+@holds("needs", "what it declares to need is enough, and it looks at nothing else", CHANGING)
 def needs_enough(subject: Subject) -> Verdicts:
     """Runs with the declared observations, then adds undeclared ones, which must change nothing."""
     needs = subject.bound().needs
     exact = observe(three_rows(), needs)
     expected = _answer(subject, exact)
-    for what, extra in _undeclared(needs):
+    for what, extra in undeclared(needs):
         full = observe(three_rows(), needs | extra)
         # A declared window keeps its width: a part is never shown a wider one.
         shown = replace(
-            exact,
+            full,
             queries=exact.queries if needs.queries else full.queries,
             query_positions=exact.query_positions if needs.queries else full.query_positions,
-            column_sums=full.column_sums,
-            lexical=full.lexical,
         )
         if not torch.equal(_answer(subject, shown), expected):
             yield Failed(f"an answer that does not look at {what}, which it did not declare", "another answer with it")
 
 
-def _undeclared(needs: Needs) -> list[tuple[str, Needs]]:
-    found = [] if needs.queries else [("the last queries", Needs(queries=6))]
-    found += [] if 3 in needs.column_sums else [("column sums", Needs(column_sums=frozenset({0, 3})))]
-    return found + ([] if needs.lexical else [("lexical features", Needs(lexical=True))])
+def undeclared(needs: Needs) -> list[tuple[str, Needs]]:
+    """Observations that are not in ``needs``, with their names."""
+    found = {
+        "the last queries": Needs(queries=6) if not needs.queries else needs,
+        "column sums": Needs(column_sums=frozenset({0, 3})),
+        "lexical features": Needs(lexical=True),
+        "the output projection": Needs(projection=True),
+        "columns of attention": Needs(columns=frozenset({Columns(2), Columns(over="max", heads="each")})),
+        "reference queries": Needs(references=frozenset({References(7)})),
+        "moments of queries": Needs(moments=frozenset({0, 3})),
+        "token ids": Needs(ids=True),
+        "token types": Needs(token_types=True),
+    }
+    return [(what, extra) for what, extra in found.items() if needs | extra != needs]
 
 
 def _answer(subject: Subject, obs: Observation) -> torch.Tensor:
-    """Scores, or what a stage keeps and merges. Calls the part directly, so that the observation is not narrowed."""
+    """Scores, what a refiner gives, or what a stage keeps and merges.
+
+    Calls the part directly, so that the observation is not narrowed.
+    """
     if subject.spec.kind is Kind.SCORER:
         scorer: Scorer = subject.part
         return scorer.score(obs).masked_fill(~obs.middle, 0.0)
+    if subject.spec.kind is Kind.REFINER:
+        kept = subject.bound(WINDOW_SCORES)
+        state = kept.compress(observe(three_rows(), kept.needs), QUARTER)
+        found = cast(Refiner, subject.part).refine(state, obs)
+        return torch.cat((found.values, found.bias[..., None]), -1)[found.valid]
     stage: Stage = subject.part if subject.spec.kind is Kind.STAGE else subject.bound().stages[0]
     outcome = stage.run(obs, obs.score, QUARTER, obs.middle)
     new = outcome.merged

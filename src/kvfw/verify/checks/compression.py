@@ -10,7 +10,7 @@ from kvfw.core.compress.merging import MASS_TOLERANCE
 from kvfw.core.compress.stages import Merge
 from kvfw.core.state.observation import Observation
 from kvfw.core.state.state import KVState
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, COMPOSED, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, NotApplicable, Verdicts
 from kvfw.verify.instruments.observed import LENGTHS, RECENT, SINKS, observe, three_rows
@@ -40,7 +40,7 @@ def compressed(subject: Subject, budget: Tensor = QUARTER) -> tuple[Observation,
     return obs, subject.bound().compress(obs, budget)
 
 
-@holds("exact-budget", "every head gets exactly its slots, also 1, 0 and unequal ones", COMPOSED)
+@holds("exact-budget", "every head gets exactly its slots, also 1, 0 and unequal ones", CHANGING)
 def exact_budget(subject: Subject) -> Verdicts:
     obs, bound = observed(subject), subject.bound()
     for what, slots in BUDGETS.items():
@@ -81,7 +81,7 @@ def protected_kept(subject: Subject) -> Verdicts:
             )
 
 
-@holds("order", "positions ascend in every head; at equal positions exact tokens come first", COMPOSED)
+@holds("order", "positions ascend in every head; at equal positions exact tokens come first", CHANGING)
 def order(subject: Subject) -> Verdicts:
     obs, bound = observed(subject), subject.bound()
     for what, slots in BUDGETS.items():
@@ -144,7 +144,7 @@ def _exact_fault(tokens: tuple[Tensor, ...], slots: tuple[Tensor, ...], moves: b
     return ""
 
 
-@holds("finite", "no NaN and no infinity in the compressed cache", COMPOSED)
+@holds("finite", "no NaN and no infinity in the compressed cache", CHANGING)
 def finite(subject: Subject) -> Verdicts:
     obs, bound = observed(subject), subject.bound()
     for what, slots in BUDGETS.items():

@@ -12,7 +12,7 @@ from kvfw.core.state.observation import Needs
 from kvfw.model.load.random_llama import random_llama
 from kvfw.model.run.prefill import Prefill, prefill
 from kvfw.verify.checks.attached import VOCABULARY, tokenizer
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.meter import Meter
@@ -99,7 +99,7 @@ def _prefilled(needs: Needs) -> Prefill:
     return prefill(model_of_real_shape(), ids, needs, sinks=SINKS, recent=RECENT, vocabulary=tokenizer())
 
 
-@holds("cost", "time against the prefill and extra memory stay in bounds", COMPOSED)
+@holds("cost", "time against the prefill and extra memory stay in bounds", CHANGING)
 def cost(subject: Subject) -> Verdicts:
     figures = measured(subject)
     if figures.time > MOST_TIME:

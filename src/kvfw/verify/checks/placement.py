@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from kvfw.verify.checks.compression import QUARTER, observed
-from kvfw.verify.findings.property import COMPOSED, holds
+from kvfw.verify.findings.property import CHANGING, holds
 from kvfw.verify.findings.subject import Subject
 from kvfw.verify.findings.verdict import Failed, Passed, Verdicts
 from kvfw.verify.instruments.observed import moved
@@ -81,7 +81,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
         yield from _tensors(list(value.values()))
 
 
-@holds("device", "everything stays on the device of the input", COMPOSED)
+@holds("device", "everything stays on the device of the input", CHANGING)
 def device(subject: Subject) -> Verdicts:
     """Tracks tensors made without a device; also runs on a GPU if there is one."""
     bound, obs = subject.bound(), observed(subject)

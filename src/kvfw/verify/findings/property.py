@@ -10,6 +10,10 @@ from kvfw.verify.findings.verdict import Verdicts
 
 #: Kinds of parts that make a composition, alone or with others.
 COMPOSED = frozenset({Kind.SCORER, Kind.SELECTOR, Kind.MERGER, Kind.SPACE, Kind.METHOD, Kind.STAGE})
+#: Kinds whose composition changes slots: those, and refiners.
+CHANGING = COMPOSED | {Kind.REFINER}
+#: Kinds that run inside a model.
+RUNNING = CHANGING | {Kind.ALLOCATOR}
 EVERY_KIND = frozenset(Kind)
 Check = Callable[[Subject], Verdicts]
 

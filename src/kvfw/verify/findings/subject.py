@@ -16,6 +16,8 @@ WINDOW_SCORES = "snapkv(window=8)"
 TEMPLATES = {
     Kind.SELECTOR: f"select(scorer={WINDOW_SCORES},selector=$part)",
     Kind.MERGER: f"merge(merger=$part,weight={WINDOW_SCORES})",
+    Kind.ALLOCATOR: f"{WINDOW_SCORES}@$part",
+    Kind.REFINER: f"{WINDOW_SCORES}|$part",
     Kind.SPACE: f"merge(merger=ewmeans(iters=2),space=$part,weight={WINDOW_SCORES})",
 }
 

@@ -139,11 +139,13 @@ def _moments(rows: Sequence[Moments]) -> Moments:
 
 
 def _references(rows: Sequence[PromptRow], asked: References, width: int) -> tuple[Tensor, Tensor]:
-    """All queries of every row (of a probe: after the prompt), which are fewer than any sensible count."""
-    probe = asked.source != PROMPT
-    queries = padded([row.queries.flip(1) if probe else row.queries for row in rows], width)
-    at = [torch.arange(row.length, dtype=torch.float32) + (row.length if probe else 0) for row in rows]
-    return queries, torch.stack([torch.nn.functional.pad(x, (width - len(x), 0), value=-1.0) for x in at])
+    """Queries of every row (of a probe: after the prompt), evenly spaced where they are more than the count."""
+    probe, count = asked.source != PROMPT, min(asked.count, width)
+    chosen = [torch.linspace(0, row.length - 1, min(count, row.length)).long() for row in rows]
+    pairs = list(zip(rows, chosen, strict=True))
+    queries = padded([(row.queries.flip(1) if probe else row.queries)[:, at] for row, at in pairs], count)
+    places = [at.to(torch.float32) + (row.length if probe else 0) for row, at in pairs]
+    return queries, torch.stack([torch.nn.functional.pad(x, (count - len(x), 0), value=-1.0) for x in places])
 
 
 def _text(rows: Sequence[Tensor], width: int) -> Tensor:
