@@ -123,7 +123,7 @@ def test_every_step_is_announced_before_its_clock_starts(monkeypatch: pytest.Mon
     monkeypatch.setattr(compression, "seconds_of", clock)
     model = random_llama(layers=1, heads=2, kv_heads=1, head_dim=8)
     costs(model, None, list(range(1, 60)), bound("snapkv", "h2o"), 1, log.append)
-    steps = ["prefill", "prefill that observes", "column sums at distances 0", "snapkv", "h2o"]
+    steps = ["prefill", "prefill that observes", "what h2o observes", "snapkv", "h2o"]
     told = [f"{turn}: {step}" for turn in ("warm-up", "round 1 of 1") for step in steps]
     assert log == [entry for step in told for entry in (step, "clock", "stop")]
 
@@ -193,7 +193,9 @@ def test_sums_that_are_timed_are_those_of_the_prefill(monkeypatch: pytest.Monkey
     filled = prefill(model, list(range(1, 90)), Needs(queries=89, column_sums=frozenset({0, 7})), sinks=4, recent=8)
     # Once a layer, so that timing them once is timing all.
     assert len(calls) == 3
-    for obs, sums in zip(filled.observations.values(), compression._observe(filled, frozenset({7, 0})), strict=True):
+    for obs, sums in zip(
+        filled.observations.values(), compression._observe(filled, (frozenset({7, 0}), frozenset())), strict=True
+    ):
         assert sums.keys() == {0, 7}
         assert all(torch.equal(obs.received(n), sums[n]) for n in sums)
 

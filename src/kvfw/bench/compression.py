@@ -14,7 +14,9 @@ from torch import Tensor
 from kvfw.bench.clock import Tell, ratios, rounds, seconds_of
 from kvfw.core.compress.compressor import Compressor
 from kvfw.core.ops.columns import column_sums
+from kvfw.core.state.moments import moments_of
 from kvfw.core.state.observation import Needs
+from kvfw.core.state.rope import unrotate
 from kvfw.model.run.prefill import Prefill, prefill
 
 
@@ -26,11 +28,12 @@ class Cost:
         compose: the composition.
         tokens: length of the prompt.
         prefill_s: median time of a prefill that observes nothing.
-        observe_s: median time of adding up the column sums that the scorers need, in all layers; 0 without them.
+        observe_s: median time of the column sums and moments that the scorers need, in all layers; 0 without them.
         compress_s: median time of compressing all layers, including the copy of the last queries, which is all that
             observing them costs.
         fraction: median over rounds of (observing + compressing) / prefill of the same round.
         lowest, highest: the smallest and the largest fraction of a round.
+        probe: median over rounds of probe / prefill; 0 without a probe, whose time is not in ``fraction``.
     """
 
     compose: str
@@ -41,6 +44,7 @@ class Cost:
     fraction: float
     lowest: float
     highest: float
+    probe: float = 0.0
 
 
 @torch.inference_mode()
@@ -63,16 +67,17 @@ def costs(
     """
     sinks, recent, device = compressors[0].sinks, compressors[0].recent, model.device
     plain: list[float] = []
-    observing: dict[frozenset[int], list[float]] = defaultdict(list)
+    observing: dict[Observing, list[float]] = defaultdict(list)
+    probing: list[float] = []
     compressing: dict[str, list[float]] = defaultdict(list)
     latest: deque[Prefill] = deque(maxlen=1)
 
     def filled(needs: Needs) -> Prefill:
-        words = vocabulary if needs.lexical else None
+        words = vocabulary if needs.lexical or needs.probes else None
         return prefill(model, ids, needs, sinks=sinks, recent=recent, vocabulary=words)
 
     everything = reduce(or_, (by.needs for by in compressors))
-    if everything.column_sums:
+    if everything.column_sums or everything.moments:
         everything = everything | Needs(queries=len(ids))
     for say in rounds(tell, repeats, warm_up=True):
         say("prefill")
@@ -80,9 +85,10 @@ def costs(
         say("prefill that observes")
         seconds_of(lambda: latest.append(filled(everything)), device)  # not counted; waits for the device
         shared = latest[0]
-        for sums in {by.needs.column_sums for by in compressors} - {frozenset()}:
-            say(f"column sums at distances {', '.join(map(str, sorted(sums)))}")
-            observing[sums].append(seconds_of(partial(_observe, shared, sums), device))
+        probing.append(shared.probe_seconds)
+        for wanted in {_observing(by) for by in compressors} - {NOTHING}:
+            say(f"what {' and '.join(str(by.composition) for by in compressors if _observing(by) == wanted)} observes")
+            observing[wanted].append(seconds_of(partial(_observe, shared, wanted), device))
         for by in compressors:
             say(str(by.composition))
             # A snapshot that remembers no scores, so that each composition pays for its own.
@@ -93,20 +99,36 @@ def costs(
             by,
             len(ids),
             plain[1:],
-            observing.get(by.needs.column_sums, nothing)[1:],
+            observing.get(_observing(by), nothing)[1:],
             compressing[str(by.composition)][1:],
+            probing[1:] if by.needs.probes else nothing[1:],
         )
         for by in compressors
     )
 
 
-def _observe(filled: Prefill, distances: frozenset[int]) -> list[dict[int, Tensor]]:
-    """Adds up the attention that slots received from all queries, by layer and distance, as the prefill does."""
-    each = tuple(sorted(distances))
-    return [
-        column_sums(*obs.window(), obs.state, obs.scale, each, softcap=obs.softcap, sink_logits=obs.sink_logits)
-        for obs in filled.observations.values()
-    ]
+#: Distances of column sums, and numbers of first tokens left out of moments.
+Observing = tuple[frozenset[int], frozenset[int]]
+NOTHING: Observing = (frozenset(), frozenset())
+
+
+def _observing(by: Compressor) -> Observing:
+    return by.needs.column_sums, by.needs.moments
+
+
+def _observe(filled: Prefill, wanted: Observing) -> list[dict[int, Tensor]]:
+    """Adds up what slots received from all queries, and the queries' moments, layer by layer, as the prefill does."""
+    found, distances = [], tuple(sorted(wanted[0]))
+    for obs in filled.observations.values():
+        queries, at = obs.window()
+        if wanted[1]:
+            flat = queries if obs.rope is None else unrotate(queries, at[:, None], obs.rope)
+            for left_out in wanted[1]:
+                moments_of(flat, at >= left_out)
+        if distances:
+            cap, sinks = obs.softcap, obs.sink_logits
+            found.append(column_sums(queries, at, obs.state, obs.scale, distances, softcap=cap, sink_logits=sinks))
+    return found
 
 
 def _work(filled: Prefill, by: Compressor) -> None:
@@ -118,7 +140,9 @@ def _work(filled: Prefill, by: Compressor) -> None:
     filled.compressed_states(by)
 
 
-def _cost(by: Compressor, tokens: int, plain: list[float], observe: list[float], compress: list[float]) -> Cost:
+def _cost(
+    by: Compressor, tokens: int, plain: list[float], observe: list[float], compress: list[float], probe: list[float]
+) -> Cost:
     fractions = ratios(list(map(add, observe, compress)), plain)
     return Cost(
         compose=str(by.composition),
@@ -129,4 +153,5 @@ def _cost(by: Compressor, tokens: int, plain: list[float], observe: list[float],
         fraction=median(fractions),
         lowest=min(fractions),
         highest=max(fractions),
+        probe=median(ratios(probe, plain)),
     )

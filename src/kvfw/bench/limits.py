@@ -32,7 +32,12 @@ COMPRESSION_BARS = {
     "ewmeans_pre": 0.40,
     "ewmeans_pre(block=256)": 0.10,
     "h2o": 0.40,
+    "snapkv@adakv": 0.04,
+    "kvzip@global": 0.05,
+    "expected": 0.10,
 }
+#: The most that a probe which repeats the prompt may take, in prefills.
+PROBE_BAR = 2.3
 BAR_TOKENS = 3072
 SINKS, RECENT, RATIO = 4, 84, 4
 #: Memory is measured at a high ratio, where there is most to save.

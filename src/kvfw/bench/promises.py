@@ -12,6 +12,7 @@ from kvfw.bench.limits import (
     LIST_S,
     LOAD_S,
     OWN_BAR,
+    PROBE_BAR,
     SIXTEEN,
     UNEVEN_BAR,
     WHOLE_BAR,
@@ -45,6 +46,11 @@ def promises(
         *(
             Bar(f"{name}, of the prefill at {BAR_TOKENS} tokens", limit, fractions.get(str(parse(name))))
             for name, limit in COMPRESSION_BARS.items()
+        ),
+        Bar(
+            "a probe that repeats the prompt, of the prefill",
+            PROBE_BAR,
+            next((cost.probe for cost in costs if cost.tokens == BAR_TOKENS and cost.probe), None),
         ),
         Bar(
             "a decode step over heads of unequal size, of one over as many slots in equal heads",

@@ -97,7 +97,7 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     yield found
     found = replace(found, starting=starting(request.model, request.repeats, begin("starting and loading")))
     yield found
-    light = [by for by in bound if not by.needs.lexical]
+    light = [by for by in bound if not (by.needs.text or by.needs.probes)]
     for tokens in lengths:
         say = begin(f"scaling on a random model, {tokens} tokens")
         found = replace(found, scaling=(*found.scaling, *scaling(light, tokens, 1, say)))
