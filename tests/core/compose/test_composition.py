@@ -20,6 +20,7 @@ from kvfw.core.parts.part import default_text, part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.errors import RequestError, SpecError
+from kvfw.methods.allocators.global_threshold import GlobalThreshold
 from kvfw.methods.mergers.ewmeans import EWMeans
 from kvfw.methods.scorers.h2o import H2O
 from kvfw.methods.scorers.position import Position
@@ -435,3 +436,53 @@ def test_recipes_hand_on_lists() -> None:
     stages = parse("listing(of=[h2o])", strange_registry()).stages
     held = [each.stage.scorer for each in stages if isinstance(each.stage, Select)]
     assert held == [Several(of=(H2O(),)), Lists(counts=(3, 4), at=(2, 2.5))]
+
+
+def test_policies_differ_by_what_they_say_not_by_where_it_stands() -> None:
+    assert parse("[0-1] full ; [2-]snapkv") == parse("[0-1]full;[2-]snapkv")
+    assert str(parse(" [ 0 - 1 ]full;[2-]snapkv @ adakv | refit".replace(" - ", "-"))) == (
+        "[0-1]full;[2-]snapkv@adakv|refit"
+    )
+    assert [policy.terms for policy in parse("[odd]snapkv;[even]full").by_layer(3)] == [
+        (),
+        parse("snapkv").terms,
+        (),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marked", "reason", "depth"),
+    [
+        ("[¦0-99]snapkv", "layers 0-99: the model has 30 layers, 0 to 29", 30),
+        ("[0-3]full;[¦3-]snapkv", "layer 3 is in two policies", 30),
+        ("[0-3]full;[5-]snapkv¦", r"layers 4 of 30 are in no policy; add ;[4]full", 30),
+        ("¦[0-]full", "every layer is full", 3),
+        ("[¦3-1]snapkv", "write 1-3", 30),
+        ("[-1¦-3]snapkv", "expected ','", 30),
+        ("snapkv@¦nope", "unknown allocator 'nope'", 30),
+        ("snapkv@adakv(floor=¦2)", "less than or equal to 1", 30),
+        ("knorm@¦global", "have no common unit", 30),
+        ("[0-3]full;¦snapkv", "each needs its layers", 30),
+    ],
+)
+def test_wrong_policies_and_allocators_get_a_caret(marked: str, reason: str, depth: int) -> None:
+    text, at = marked.replace("¦", ""), marked.index("¦")
+    with pytest.raises(SpecError) as caught:
+        parse(text).by_layer(depth)
+    assert reason in caught.value.reason
+    assert caught.value.at == at
+
+
+def test_an_allocator_made_by_hand_needs_a_common_unit_too() -> None:
+    with pytest.raises(SpecError, match="no common unit"):
+        parse("knorm").allocated_by(GlobalThreshold())
+    with pytest.raises(SpecError, match="names its own allocator"):
+        parse("snapkv@adakv").allocated_by(GlobalThreshold())
+    full, rest = parse("[0]full;[1-]snapkv").allocated_by(GlobalThreshold()).policies
+    assert full.allocator is None
+    assert rest.allocator == GlobalThreshold()
+
+
+def test_names_of_files_may_begin_with_a_digit() -> None:
+    (option,) = parse_part("table(file=32-heads.json)").options
+    assert str(option.value) == "32-heads.json"

@@ -7,7 +7,7 @@ import torch
 
 from helpers.tiny_models import build, forward, prompt
 from kvfw.core.compress.allocation import EvenSplit
-from kvfw.errors import BudgetError, KvfwError, OptionError, UnsupportedError
+from kvfw.errors import BudgetError, KvfwError, OptionError, SpecError, UnsupportedError
 from kvfw.model.compat.versions import passed
 from kvfw.model.session.attach import attach
 
@@ -67,4 +67,20 @@ def test_prompt_tokens_is_at_least_one() -> None:
 )
 def test_options_of_a_wrong_kind_are_refused_at_once(options: Any, error: type[KvfwError], words: str) -> None:
     with pytest.raises(error, match=words), attach(build("llama"), "snapkv", ratio=4, **options):
+        pytest.fail("attached")
+
+
+def test_layers_with_sliding_windows_alone_are_nothing_to_compress() -> None:
+    with pytest.raises(SpecError, match="have sliding windows"), attach(build("gemma3"), "[0]snapkv;[1-]full", ratio=4):
+        pytest.fail("attached")
+
+
+def test_moments_are_counted_from_the_prompt_on() -> None:
+    model, options = build("llama"), {"ratio": 4, "sinks": 4, "recent": 8}
+    with attach(model, "snapkv", **options) as cache, torch.inference_mode():  # type: ignore[arg-type]
+        forward(model, prompt(60), cache)
+    with (
+        pytest.raises(UnsupportedError, match="moments of queries"),
+        attach(model, "expected", cache=cache, compress_every=5, **options),  # type: ignore[arg-type]
+    ):
         pytest.fail("attached")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvfw.core.compose.budget import fraction_text
 from kvfw.core.compose.build import Built, PartBuilder
 from kvfw.core.compose.layers import LayerRange
-from kvfw.core.compose.syntax import PartNode, PolicyNode, StageNode, parse_policies
+from kvfw.core.compose.syntax import PolicyNode, StageNode, parse_policies
 from kvfw.core.parts.part import Method, StageForm, is_comparable, ranks_tokens
 from kvfw.core.parts.spec import BASELINE, Kind
 from kvfw.core.registry.registry import Registry, default_registry
@@ -131,15 +131,18 @@ class Composition:
         """The same with an allocator made by hand in every policy.
 
         Raises:
-            SpecError: a policy names an allocator itself.
+            SpecError: a policy names an allocator itself, or its scores have no unit that this one could compare.
         """
+        name = type(allocator).__name__
         for policy in self.policies:
             if policy.allocator is not None:
                 raise SpecError(f"{self} names its own allocator; leave out allocator=", self.written, 0)
-        name = type(allocator).__name__
-        return replace(
-            self, policies=tuple(replace(each, allocator=allocator, allocator_text=name) for each in self.policies)
-        )
+            if fault := unit_fault(allocator, policy.terms, name):
+                raise SpecError(fault, self.written, 0)
+        given = [
+            replace(each, allocator=allocator, allocator_text=name) if each.terms else each for each in self.policies
+        ]
+        return replace(self, policies=tuple(given))
 
 
 def parse(text: str, registry: Registry | None = None) -> Composition:
@@ -165,8 +168,9 @@ def _policy(builder: PartBuilder, node: PolicyNode) -> Policy:
     terms = _terms(builder, node.stages)
     refiners = [builder.part(Kind.REFINER, each) for each in node.refiners]
     allocator = builder.part(Kind.ALLOCATOR, node.allocator) if node.allocator is not None else None
-    if allocator is not None and node.allocator is not None:
-        _check_unit(builder, allocator.value, terms, node.allocator)
+    fault = unit_fault(allocator.value, terms, node.allocator.name) if allocator and node.allocator else None
+    if fault is not None and node.allocator is not None:
+        raise builder.fail(fault, node.allocator.at)
     return Policy(
         node.layers,
         terms,
@@ -177,20 +181,20 @@ def _policy(builder: PartBuilder, node: PolicyNode) -> Policy:
     )
 
 
-def _check_unit(builder: PartBuilder, allocator: "Allocator", terms: tuple[Term, ...], node: PartNode) -> None:
-    """Refuses an allocator that would compare scores of heads which have no common unit."""
-    if not ranks_tokens(allocator):
-        return
+def unit_fault(allocator: "Allocator", terms: tuple[Term, ...], name: str) -> str | None:
+    """Why the allocator cannot compare the scores of heads; None if it can, or does not look at them."""
+    if not ranks_tokens(allocator) or not terms:
+        return None
     ranking: Scorer | None = getattr(allocator, "by", None) or ranking_of(terms)
     if ranking is None:
-        raise builder.fail(f"{node.name} ranks tokens by scores, and this stage has no scorer; name one: by=", node.at)
+        return f"{name} ranks tokens by scores, and this stage has no scorer; name one: by="
     if getattr(allocator, "normalise", "none") == "none" and not is_comparable(ranking):
-        raise builder.fail(
-            f"{node.name} compares scores of different heads, and those of {type(ranking).__name__} have no common "
-            f"unit; rank by another scorer, such as {node.name}(by=snapkv)"
-            + (f", or use {node.name}(normalise=share)" if hasattr(allocator, "normalise") else ""),
-            node.at,
+        return (
+            f"{name} compares scores of different heads, and those of {type(ranking).__name__} have no common "
+            f"unit; rank by another scorer, such as {name}(by=snapkv)"
+            + (f", or use {name}(normalise=zscore)" if hasattr(allocator, "normalise") else "")
         )
+    return None
 
 
 def ranking_of(terms: tuple[Term, ...]) -> "Scorer | None":

@@ -1,9 +1,9 @@
 """Ranges of a model's layers, as a policy names them: ``0-3``, ``16-``, ``-1``, ``odd``, ``even``."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-RANGE = re.compile(r"odd|even|-?\d+-?\d*")
+RANGE = re.compile(r"odd|even|-\d+|\d+-?\d*")
 _BOUNDS = re.compile(r"(\d+)(-?)(\d*)")
 
 
@@ -21,7 +21,7 @@ class LayerRange:
     """
 
     text: str
-    at: int
+    at: int = field(compare=False)
 
     def __post_init__(self) -> None:
         first, _, last = self.text.partition("-")

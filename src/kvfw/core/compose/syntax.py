@@ -24,7 +24,7 @@ from kvfw.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PART = re.compile(r"\$?[A-Za-z_][A-Za-z0-9_]*")
-_SCALAR = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9])|[A-Za-z0-9_./-]+")
+_SCALAR = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9./-])|[A-Za-z0-9_./-]+")
 _SHARE = re.compile(r"\d+/\d+|\d*\.\d+|\d+\.?")
 #: What may follow stages: an allocator, a refiner, a policy, or (empty) the end.
 AFTER_STAGES = ("@", "|", ";", "")

@@ -18,7 +18,7 @@ def refined(state: KVState, obs: Observation, refiner: Refiner, changed: Bool[Te
         RunError: it failed, changed more than values and biases, or gave numbers that are not finite.
     """
     who = f"refiner {type(refiner).__name__} in layer {obs.layer}"
-    with blamed(who):
+    with blamed(who), torch.no_grad():
         found: object = refiner.refine(state, obs.narrowed(needs_of(refiner, "refiner")))
     if (
         not isinstance(found, KVState)

@@ -120,7 +120,8 @@ def attention_columns(
         for each, received in found.items():
             near = at - slots[:, some, ..., :end] < each.distance if each.distance else None
             far = weights if near is None else weights.masked_fill(near, 0.0)
-            if each.per_norm and norms is not None:
+            if each.per_norm:
+                assert norms is not None, "a reduction per norm needs the norms"
                 far = far / norms[:, None, None, rows, None]
             _reduce(received[:, some, ..., :end], far, each)
     return {each: part.flatten(1, 2) if each.heads == "each" else part / group for each, part in found.items()}

@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from kvfw.core.ops.projection import projected_norms
 from kvfw.core.parts.part import Part
-from kvfw.core.state.observation import Columns, Needs, Observation
+from kvfw.core.state.observation import PROMPT, Columns, Needs, Observation
 
 
 class KVzip(Part):
@@ -31,6 +31,13 @@ class KVzip(Part):
 
     plus: bool = Field(False, description="weigh attention by its effect on the residual stream")
     probe: str = Field("repeat", description="what the model reads: repeat the prompt, or a text file's path")
+
+    @field_validator("probe")
+    @classmethod
+    def _other_than_the_prompt(cls, probe: str) -> str:
+        if probe == PROMPT:
+            raise ValueError("a probe is repeat, or the path of a text file")
+        return probe
 
     @property
     def _columns(self) -> Columns:

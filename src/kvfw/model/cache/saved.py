@@ -128,7 +128,14 @@ def to_bytes(cache: CompressedCache) -> bytes:
         own, about = _compressed_parts(layer, index) if isinstance(layer, CompressedLayer) else _sliding_parts(layer)
         tensors |= {f"{index}.{name}": part.detach().cpu().contiguous() for name, part in own.items()}
         layers.append(about)
-    header = {"version": VERSION, "model": made_by(cache, model), "layers": layers, "compress_s": cache.compress_s}
+    header = {
+        "version": VERSION,
+        "model": made_by(cache, model),
+        "layers": layers,
+        "compress_s": cache.compress_s,
+        "probe_s": cache.probe_s,
+        "waited": cache.waited,
+    }
     return save(tensors, {HEADER: json.dumps({**header, "sha256": checksum(header, tensors)})})
 
 
@@ -180,6 +187,7 @@ def _rebuilt(model: PreTrainedModel, header: dict[str, Any], tensors: dict[str, 
         layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
     cache = CompressedCache(layers)
     cache.compress_s = [float(seconds) for seconds in header["compress_s"]]
+    cache.probe_s, cache.waited = float(header.get("probe_s", 0.0)), bool(header.get("waited", False))
     return cache
 
 

@@ -18,7 +18,7 @@ from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.fingerprint import check_same_model
 from kvfw.model.compat.versions import cache_name
-from kvfw.model.inspect.layers import anatomy
+from kvfw.model.inspect.layers import anatomy, text_config
 from kvfw.model.inspect.support import check_is_model
 from kvfw.model.session.plan import SessionPlan
 from kvfw.model.session.session import Session, new_cache
@@ -98,7 +98,7 @@ def attach(
         recompress=recompress,
         compress_every=compress_every,
         tokenizer=tokenizer,
-        probe_ids=None if probe_ids is None else tuple(map(int, probe_ids)),
+        probe_ids=None if probe_ids is None else _checked_ids(model, probe_ids),
         allocator=allocator,
     )
     used = new_cache(model)
@@ -142,6 +142,12 @@ def _plan(
     if allocator is not None:
         asked = asked.allocated_by(allocator)
     bound = compressor(asked, amount(**amounts), sinks=sinks, recent=recent, depth=len(anatomy(model).layers))
+    if not bound.pools({part.index: part.kv_heads for part in anatomy(model).compressible}):
+        raise SpecError(
+            "the layers that this composition compresses have sliding windows, which kvfw leaves as they are",
+            str(asked),
+            0,
+        )
     return SessionPlan(
         needs=bound.needs,
         sinks=sinks,
@@ -151,6 +157,17 @@ def _plan(
         probe_ids=probe_ids,
         **later,
     )
+
+
+def _checked_ids(model: PreTrainedModel, ids: object) -> tuple[int, ...]:
+    """The ids of a probe; an OptionError if they are none of the model's tokens."""
+    known = int(text_config(model).vocab_size)
+    given = ids.tolist() if hasattr(ids, "tolist") else ids
+    if not isinstance(given, list | tuple) or not given or not all(type(i) is int and 0 <= i < known for i in given):
+        raise OptionError(
+            f"probe_ids is {str(ids)[:60]!r}; it is a list of one token id or more, whole numbers from 0 to {known - 1}"
+        )
+    return tuple(given)
 
 
 def _check_options(recompress: object, tokenizer: object, allocator: object) -> None:

@@ -44,6 +44,7 @@ def observe(
         sums = {n: closed(part) for n, part in sums.items()}
         columns = {each: closed(part) for each, part in columns.items()}
         text = text.closed(lambda x: closed(x[:, None].expand(-1, full.valid.shape[1], -1))[:, 0])
+    text = text.emptied(state.valid[:, 0])
     return Observation(
         state=state,
         protected=protect(state.valid, plan.sinks, plan.recent),

@@ -26,9 +26,9 @@ from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.compat.routing import model_attention, own_implementation, routed
 from kvfw.model.compat.versions import passed
-from kvfw.model.inspect.layers import Anatomy
+from kvfw.model.inspect.layers import Anatomy, text_config
 from kvfw.model.session.capture import added_columns, joined, logit_options, picked, scale
-from kvfw.model.session.hidden import hidden_norms
+from kvfw.model.session.hidden import HiddenNorms, hidden_norms
 
 REPEAT: Final = "repeat"
 #: What the model is asked, in kvfw's own words.
@@ -62,8 +62,19 @@ def check_probes(needs: Needs, tokenizer: object, probe_ids: Sequence[int] | Non
                 f"this composition probes the model ({name}), which takes text; pass tokenizer=, or the probe's token "
                 "ids as probe_ids="
             )
-        if probe_ids is None and name != REPEAT and not Path(name).is_file():
-            raise OptionError(f"probe {name!r} is neither {REPEAT!r} nor a text file that exists")
+        if probe_ids is None and name != REPEAT:
+            _check_file(name)
+
+
+def _check_file(name: str) -> None:
+    if not Path(name).is_file():
+        raise OptionError(f"probe {name!r} is neither {REPEAT!r} nor a text file that exists")
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"the probe file {name!r} cannot be read as UTF-8 text: {error}") from None
+    if not text.strip():
+        raise OptionError(f"the probe file {name!r} is empty; it is the text that the model reads as a probe")
 
 
 def probe_texts(name: str, prompt: Sequence[int], tokenizer: Any, probe_ids: Sequence[int] | None) -> list[list[int]]:
@@ -75,11 +86,8 @@ def probe_texts(name: str, prompt: Sequence[int], tokenizer: Any, probe_ids: Seq
         tokenizer: the model's.
         probe_ids: ids to feed instead.
     """
-    if probe_ids is not None:
-        return [list(probe_ids)]
-    if name != REPEAT:
-        text = "\n\n" + Path(name).read_text(encoding="utf-8")
-        ids = _message(tokenizer, text)
+    if probe_ids is not None or name != REPEAT:
+        ids = list(probe_ids or _message(tokenizer, "\n\n" + Path(name).read_text(encoding="utf-8")))
         return [ids[i : i + CHUNK] for i in range(0, len(ids), CHUNK)]
     parts = []
     for start in range(0, len(prompt), CHUNK):
@@ -142,7 +150,7 @@ class _Probe:
         self._base = own_implementation(model)
         self._layers: list[Any] = []
         self._positions = torch.zeros(0)
-        self._norms: dict[int, Tensor] = {}
+        self._norms = HiddenNorms()
         self._fed, self._expected = 0, 0
         self.found: dict[int, Observed] = {}
 
@@ -210,7 +218,7 @@ class _Probe:
             state,
             scale(state, kwargs),
             columns,
-            norms=self._norms.get(index),
+            norms=self._norms.of_layer.get(index),
             **logit_options(kwargs),
         )
         ranks, expected = self._fed + torch.arange(count)[None], torch.tensor([self._expected])
@@ -267,6 +275,7 @@ def probed(
             for row in range(len(first.seen_ids)):
                 prompt = first.seen_ids[row][cache.seen_at[row] >= 0].tolist()
                 texts = probe_texts(name, prompt, tokenizer, probe_ids)
+                _check_positions(model, int(first.next[row]) + max(map(len, texts)))
                 by_row.append(_Probe(model, anatomy, needs.of_source(name)).run(cache, row, texts))
             if not all(alike(rope, rotary.read(index)) for rope, index in zip(before, indices, strict=True)):
                 raise UnsupportedError(
@@ -278,6 +287,15 @@ def probed(
                 whole.columns.update({c: torch.cat([one.columns[c] for one in rows]) for c in rows[0].columns})
                 whole.references.update({r: _together([one.references[r] for one in rows]) for r in rows[0].references})
     return found
+
+
+def _check_positions(model: PreTrainedModel, needed: int) -> None:
+    most = getattr(text_config(model), "max_position_embeddings", None)
+    if isinstance(most, int) and needed > most:
+        raise UnsupportedError(
+            f"the prompt and its probe need {needed} positions, and this model has {most}; use a shorter prompt, or a "
+            "composition without a probe"
+        )
 
 
 def _together(rows: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ from kvfw.model.session.attend import attended
 from kvfw.model.session.budgets import budgets
 from kvfw.model.session.capture import SeenTokens, captured_after
 from kvfw.model.session.compress import compress, observe
-from kvfw.model.session.hidden import hidden_norms
+from kvfw.model.session.hidden import HiddenNorms, hidden_norms
 from kvfw.model.session.longrope import check_dropped, check_switch, table_switch
 from kvfw.model.session.place import new_tokens
 from kvfw.model.session.plan import SessionPlan
@@ -75,8 +75,6 @@ class _Forward(threading.local):
         self.standing: Budgets = {}
         #: Layers that are compressed when the forward is over.
         self.waiting: dict[int, Work] = {}
-        #: Norms of the hidden states that attention layers read, where they are needed.
-        self.norms: dict[int, Tensor] = {}
 
 
 class Session:
@@ -97,6 +95,8 @@ class Session:
         self._switch = table_switch(self._config)
         self._block = OpenBlock()
         self._forward = _Forward(cache)
+        #: Norms of the hidden states that attention layers read, where they are needed.
+        self._norms = HiddenNorms()
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
@@ -107,7 +107,7 @@ class Session:
             undo.callback(self.model.register_forward_pre_hook(self._see_call, with_kwargs=True).remove)
             undo.callback(self.model.register_forward_hook(self._see_end).remove)
             if any(columns.per_norm for columns in self.plan.needs.of_source(PROMPT).columns):
-                self._forward.norms = undo.enter_context(hidden_norms(self.model))
+                self._norms = undo.enter_context(hidden_norms(self.model))
             undo.callback(setattr, self._block, "is_open", False)
             self.cache.enter(self._block)
             self._take_over()
@@ -117,25 +117,32 @@ class Session:
         """Prepares a cache that an earlier block compressed, and drops what this block will not keep up to date.
 
         Raises:
-            UnsupportedError: this block needs column sums that the cache does not have.
+            UnsupportedError: this block needs column sums or moments that the cache does not have.
         """
         plan = self.plan
         pairs = list(zip(self.cache.compressed_layers(), self.anatomy.compressible, strict=True))
-        ready = [(layer, self._needs(part.index).column_sums) for layer, part in pairs if layer.compressed]
+        ready = [(layer.captured, self._needs(part.index)) for layer, part in pairs if layer.compressed]
         if not ready:
             return
-        if plan.again and any(not sums <= layer.captured.sums.keys() for layer, sums in ready):
+        if plan.again and any(not needs.moments <= known.moments.keys() for known, needs in ready):
+            raise UnsupportedError(
+                "moments of queries (expected) have to be counted from the prompt on, and this cache comes without "
+                "them, or ran outside a block since; compress it by such a scorer with compress_every= or recompress= "
+                "from the start, run it in such blocks only, or use another scorer"
+            )
+        if plan.again and any(not needs.column_sums <= known.sums.keys() for known, needs in ready):
             raise UnsupportedError(
                 "column sums (h2o) have to be counted from the prompt on, and this cache comes without them, or ran "
                 "outside a block since; compress it by h2o with compress_every= or recompress= from the start, run it "
                 "in such blocks only, or use another scorer"
             )
-        standing = self._divided_standing(ready[0][0])
+        standing = self._divided_standing(self.cache.compressed_layers()[0])
         for layer, part in pairs:
-            budget, wanted = standing.get(part.index), self._needs(part.index).column_sums if plan.again else ()
+            budget, wanted = standing.get(part.index), self._needs(part.index) if plan.again else Needs()
             known = replace(
                 layer.captured,
-                sums={n: layer.captured.sums[n] for n in wanted},
+                sums={n: layer.captured.sums[n] for n in wanted.column_sums},
+                moments={n: layer.captured.moments[n] for n in wanted.moments},
                 standing=None if budget is None else budget.to(layer.device),
             )
             forgets = not plan.again or not plan.needs.queries
@@ -169,6 +176,8 @@ class Session:
             # Torch registers a hook and its with_kwargs in two steps. A forward of another thread came in between, as
             # this block opened or closed; it does not concern this session.
             return
+        # What an interrupted forward left to do is not to be done after another one.
+        self._forward.waiting = {}
         cache = cache_in(kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs.get("inputs_embeds")
@@ -187,7 +196,7 @@ class Session:
         recall.check_inputs(kwargs)
         cache.check_whole()
         self._forward.cache, seen = cache, cache.get_seq_length()
-        self._forward.ids, self._forward.waiting = ids, {}
+        self._forward.ids = ids
         if not seen:
             cache.adapters = active_adapters(self.model)
         if given is not None:
@@ -222,7 +231,7 @@ class Session:
         if not layer.compressed or self.plan.again:
             seen = layer.captured.seen
             rope = self.anatomy.rotary.read(index) if needs.moments else None
-            shown = SeenTokens(query, kwargs, rope, forward.norms.get(index), seen - count, end or seen)
+            shown = SeenTokens(query, kwargs, rope, self._norms.of_layer.get(index), seen - count, end or seen)
             layer.captured = captured_after(layer, new.positions, shown, needs)
         output = attended(self._base, layer, module, query, key, value, attention_mask, **kwargs)
         if ended := due(self.plan, layer.captured, count, end):
@@ -248,6 +257,7 @@ class Session:
                 layer.captured = replace(layer.captured, standing=forward.standing[index].to(layer.device))
         rule = plan.compressor.rule(index)
         if not rule.stages:
+            layer.hold(layer.state)  # from now on with room for what is appended
             layer.captured = layer.captured.compressed_now(queries=None, query_positions=None, sums={}, moments={})
             return
         budget = forward.budgets[index] if ended is Due.TURN else layer.captured.standing

@@ -19,6 +19,12 @@ class TextFeatures:
     lexical: Tensor | None = None
     types: Tensor | None = None
 
+    def emptied(self, valid: Tensor) -> "TextFeatures":
+        """The same with -1 for the ids and types of padding, where ``valid`` ``[B, N]`` is False."""
+        ids = None if self.ids is None else self.ids.masked_fill(~valid, -1)
+        types = None if self.types is None else self.types.masked_fill(~valid, -1)
+        return TextFeatures(ids, self.lexical, types)
+
     def closed(self, close: Callable[[Tensor], Tensor]) -> "TextFeatures":
         """The same without padding between the tokens, which ``close`` takes out."""
         return TextFeatures(
