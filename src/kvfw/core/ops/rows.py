@@ -26,7 +26,9 @@ def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
         valid = state.valid[:, head]
         # Keys of empty slots may be NaN, which a bias of minus infinity does not hide.
         keys = state.keys[:, head].float().masked_fill(~valid[..., None], 0.0)
-        logits = grouped[:, head] @ keys[:, None].transpose(-1, -2)
+        # Each row by itself, in memory of its own: how products round depends on where in a batch a row lies.
+        pairs = zip(torch.split(grouped[:, head], 1), torch.split(keys[:, None], 1), strict=True)
+        logits = torch.cat([own.clone() @ its.clone().transpose(-1, -2) for own, its in pairs])
         if obs.softcap is not None:
             logits = obs.softcap * (logits / obs.softcap).tanh()
         visible = (state.positions[:, head, None] <= positions[..., None]) & valid[:, None]

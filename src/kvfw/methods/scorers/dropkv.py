@@ -44,8 +44,13 @@ class DropKV(Part):
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Pooled squared changes of every slot of the middle, 0 elsewhere."""
         values = obs.state.values.float().masked_fill(~obs.state.valid[..., None], 0.0)
-        heads = [self._changes(p, values[:, None, h]) for h, p in enumerate(window_rows(obs))]
+        heads = [self._by_row(p, values[:, None, h]) for h, p in enumerate(window_rows(obs))]
         return pool_middle(torch.stack(heads, dim=1), obs, self.kernel, "avg")
+
+    def _by_row(self, p: Float32[Tensor, "B g w N"], v: Float32[Tensor, "B 1 N Dv"]) -> Float32[Tensor, "B N"]:
+        # Each row by itself, in memory of its own: how products round depends on where in a batch a row lies.
+        pairs = zip(torch.split(p, 1), torch.split(v, 1), strict=True)
+        return torch.cat([self._changes(one.clone(), own.clone()) for one, own in pairs])
 
     def _changes(self, p: Float32[Tensor, "B g w N"], v: Float32[Tensor, "B 1 N Dv"]) -> Float32[Tensor, "B N"]:
         # A row's largest attention is dealt with by itself: near 1 the expanded square below would be all rounding.
