@@ -5,7 +5,7 @@ from torch import Tensor
 from kvfw import Observation, Part, Selector
 
 
-class ForgetsWhoIsEligible(Part):
+class Forgets(Part):
     def select(self, scores: Tensor, budget: Tensor) -> Tensor:
         return scores > budget[..., None]
 
@@ -20,8 +20,6 @@ class Chooses(Part):
         return eligible
 
 
-forgets: Selector = (
-    ForgetsWhoIsEligible()
-)  # E: Incompatible types # N: budget: Tensor, eligible: Tensor, obs: Observation) -> Tensor
+forgets: Selector = Forgets()  # E: Incompatible types # N: eligible: Tensor, obs: Observation) -> Tensor
 indices: Selector = ReturnsIndices()  # E: Incompatible types # N: eligible: Tensor, obs: Observation) -> list[int]
 chooses: Selector = Chooses()  # E: expression has type "Chooses", variable has type "Selector"
