@@ -2,82 +2,17 @@
 
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.hooks import hookimpl
+from kvfw.methods import allocators, mergers, recipes, refiners, scorers, selectors, spaces
+
+_STAGES = "kvfw.core.compress.stages"
+STAGES = (
+    PartSpec(Kind.STAGE, "select", f"{_STAGES}:Select", "keep the tokens a selector chooses by a scorer's scores"),
+    PartSpec(Kind.STAGE, "merge", f"{_STAGES}:Merge", "merge all that is left into few slots, in a space"),
+)
 
 
 @hookimpl
 def kvfw_parts() -> tuple[PartSpec, ...]:
-    """The built-in stage forms, scorers, selectors, mergers, spaces, allocators and methods."""
-    here, core = "kvfw.methods", "kvfw.core.compress.stages"
-    return (
-        PartSpec(Kind.STAGE, "select", f"{core}:Select", "keep the tokens a selector chooses by a scorer's scores"),
-        PartSpec(Kind.STAGE, "merge", f"{core}:Merge", "merge all that is left into few slots, in a space"),
-        PartSpec(Kind.SCORER, "snapkv", f"{here}.scorers.snapkv:SnapKV", "pooled attention from the last queries"),
-        PartSpec(
-            Kind.SCORER, "h2o", f"{here}.scorers.h2o:H2O", "attention received over the whole prompt, per exposure"
-        ),
-        PartSpec(Kind.SCORER, "pinned", f"{here}.scorers.pinned:Pinned", "lexical rarity times attention"),
-        PartSpec(Kind.SCORER, "position", f"{here}.scorers.position:Position", "the later the token, the higher"),
-        PartSpec(
-            Kind.SELECTOR, "topk", f"{here}.selectors.topk:TopK", "the highest scores, ties to the lowest position"
-        ),
-        PartSpec(Kind.SELECTOR, "evenly", f"{here}.selectors.evenly:Evenly", "evenly spaced ranks of the score order"),
-        PartSpec(
-            Kind.SELECTOR,
-            "critical",
-            f"{here}.selectors.critical:Critical",
-            "half by score, half by score times the value's effect on the output",
-        ),
-        PartSpec(Kind.MERGER, "ewmeans", f"{here}.mergers.ewmeans:EWMeans", "attention-weighted k-means centroids"),
-        PartSpec(Kind.SPACE, "post", f"{here}.spaces.post:Post", "keys as cached, after RoPE"),
-        PartSpec(Kind.SPACE, "pre", f"{here}.spaces.pre:Pre", "keys with RoPE undone"),
-        PartSpec(Kind.METHOD, "uniform", f"{here}.recipes.uniform:Uniform", "tokens evenly spaced over the middle"),
-        PartSpec(Kind.METHOD, "streaming", f"{here}.recipes.streaming:Streaming", "the contiguous tail of the middle"),
-        PartSpec(
-            Kind.METHOD,
-            "criticalkv",
-            f"{here}.recipes.criticalkv:CriticalKV",
-            "a scorer, corrected by the values' effect on the output",
-        ),
-        PartSpec(Kind.SCORER, "kvzip", f"{here}.scorers.kvzip:KVzip", "largest attention while the prompt is repeated"),
-        PartSpec(Kind.SCORER, "knorm", f"{here}.scorers.knorm:KNorm", "short keys first"),
-        PartSpec(Kind.SCORER, "keydiff", f"{here}.scorers.keydiff:KeyDiff", "keys unlike the mean of all keys"),
-        PartSpec(Kind.SCORER, "tova", f"{here}.scorers.tova:TOVA", "attention of the last token, mean over all heads"),
-        PartSpec(Kind.SCORER, "vatp", f"{here}.scorers.vatp:VATP", "attention times the value's norm"),
-        PartSpec(Kind.SCORER, "dropkv", f"{here}.scorers.dropkv:DropKV", "exact change of the output without a token"),
-        PartSpec(
-            Kind.SCORER,
-            "expected",
-            f"{here}.scorers.expected:ExpectedAttention",
-            "attention to expect from queries to come",
-        ),
-        PartSpec(Kind.ALLOCATOR, "uniform", f"{here}.allocators.uniform:UniformBudgets", "the same number everywhere"),
-        PartSpec(Kind.ALLOCATOR, "pyramid", f"{here}.allocators.pyramid:Pyramid", "more slots for low layers"),
-        PartSpec(Kind.ALLOCATOR, "adakv", f"{here}.allocators.adakv:AdaKV", "one ranking over the heads of a layer"),
-        PartSpec(
-            Kind.ALLOCATOR,
-            "global",
-            f"{here}.allocators.global_threshold:GlobalThreshold",
-            "one threshold everywhere",
-        ),
-        PartSpec(
-            Kind.ALLOCATOR,
-            "equalmass",
-            f"{here}.allocators.equalmass:EqualMass",
-            "the same retained mass per layer",
-        ),
-        PartSpec(Kind.ALLOCATOR, "cake", f"{here}.allocators.cake:Cake", "more slots where attention spreads, shifts"),
-        PartSpec(
-            Kind.ALLOCATOR, "zigzag", f"{here}.allocators.zigzag:ZigZag", "more slots where attention needs more tokens"
-        ),
-        PartSpec(
-            Kind.ALLOCATOR, "simlayer", f"{here}.allocators.simlayer:SimLayer", "few slots for layers that look nearby"
-        ),
-        PartSpec(Kind.ALLOCATOR, "table", f"{here}.allocators.table:Table", "in proportion to the weights of a file"),
-        PartSpec(Kind.REFINER, "refit", f"{here}.refiners.refit:Refit", "biases and values anew, by least squares"),
-        PartSpec(
-            Kind.METHOD, "ewmeans_post", f"{here}.recipes.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"
-        ),
-        PartSpec(
-            Kind.METHOD, "ewmeans_pre", f"{here}.recipes.ewmeans_pre:EWMeansPre", "E-Means before RoPE, re-rotated"
-        ),
-    )
+    """The built-in parts; each room of parts announces its own."""
+    rooms = (scorers, selectors, mergers, spaces, allocators, refiners, recipes)
+    return (*STAGES, *(spec for room in rooms for spec in room.PARTS))

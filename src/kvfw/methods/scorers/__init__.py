@@ -1,1 +1,19 @@
 """Scorers: a score per slot and KV head."""
+
+from kvfw.core.parts.spec import Kind, PartSpec
+
+PARTS = (
+    PartSpec(Kind.SCORER, "snapkv", f"{__name__}.snapkv:SnapKV", "pooled attention from the last queries"),
+    PartSpec(Kind.SCORER, "h2o", f"{__name__}.h2o:H2O", "attention received over the whole prompt, per exposure"),
+    PartSpec(Kind.SCORER, "pinned", f"{__name__}.pinned:Pinned", "lexical rarity times attention"),
+    PartSpec(Kind.SCORER, "position", f"{__name__}.position:Position", "the later the token, the higher"),
+    PartSpec(Kind.SCORER, "kvzip", f"{__name__}.kvzip:KVzip", "largest attention while the prompt is repeated"),
+    PartSpec(Kind.SCORER, "knorm", f"{__name__}.knorm:KNorm", "short keys first"),
+    PartSpec(Kind.SCORER, "keydiff", f"{__name__}.keydiff:KeyDiff", "keys unlike the mean of all keys"),
+    PartSpec(Kind.SCORER, "tova", f"{__name__}.tova:TOVA", "attention of the last token, mean over all heads"),
+    PartSpec(Kind.SCORER, "vatp", f"{__name__}.vatp:VATP", "attention times the value's norm"),
+    PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
+    PartSpec(
+        Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
+    ),
+)
