@@ -22,7 +22,7 @@ from kvfw.core.contracts.parts import Allocator, Scorer
 from kvfw.core.parts.part import Scope, ranks_tokens, scope_of
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState
-from kvfw.errors import RunError
+from kvfw.errors import RunError, SpecError
 
 
 @dataclass(frozen=True)
@@ -289,3 +289,18 @@ def compressor(
     if depth is not None:
         composition.by_layer(depth)
     return Compressor(composition, amount, sinks, recent, depth)
+
+
+def check_pools(by: Compressor, kv_heads: Mapping[int, int]) -> None:
+    """Checks that a composition compresses at least one of a model's layers.
+
+    Args:
+        by: the composition, bound to its options.
+        kv_heads: numbers of KV heads of the layers with full attention.
+
+    Raises:
+        SpecError: the layers it compresses have sliding windows.
+    """
+    if not by.pools(kv_heads):
+        said = "the layers that this composition compresses have sliding windows, which kvfw leaves as they are"
+        raise SpecError(said, str(by.composition), 0)

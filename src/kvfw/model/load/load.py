@@ -85,6 +85,15 @@ class OpenModel:
         return len(fresh_layers(self.config))
 
     @cached_property
+    def compressed_heads(self) -> dict[int, int]:
+        """KV heads of every layer that is compressed, by its index; no weights are read. Errors as for ``config``."""
+        from kvfw.model.inspect.layers import anatomy
+        from kvfw.model.inspect.skeleton import skeleton
+
+        seen = anatomy(skeleton(self.config, self.source.name, trust_remote_code=self._trust))
+        return {part.index: part.kv_heads for part in seen.compressible}
+
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, set to pad on the left as generation needs it; no weights are read.
 

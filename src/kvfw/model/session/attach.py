@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvfw.core.compose.budget import amount, check_counts
 from kvfw.core.compose.composition import Composition, parse
-from kvfw.core.compress.compressor import compressor
+from kvfw.core.compress.compressor import check_pools, compressor
 from kvfw.core.contracts.parts import Allocator
 from kvfw.core.state.lexical import Vocabulary
 from kvfw.core.state.observation import Needs
@@ -142,12 +142,7 @@ def _plan(
     if allocator is not None:
         asked = asked.allocated_by(allocator)
     bound = compressor(asked, amount(**amounts), sinks=sinks, recent=recent, depth=len(anatomy(model).layers))
-    if not bound.pools({part.index: part.kv_heads for part in anatomy(model).compressible}):
-        raise SpecError(
-            "the layers that this composition compresses have sliding windows, which kvfw leaves as they are",
-            str(asked),
-            0,
-        )
+    check_pools(bound, {part.index: part.kv_heads for part in anatomy(model).compressible})
     return SessionPlan(
         needs=bound.needs,
         sinks=sinks,

@@ -18,7 +18,7 @@ from kvfw.model.run.prefill import prefill
 from kvfw.model.run.sampling import Sampling
 from kvfw.runner.plan.config import GenerateConfig
 from kvfw.runner.plan.decoding import decoding_plan
-from kvfw.runner.plan.limits import check_length, check_named_probes, check_positions
+from kvfw.runner.plan.limits import check_length, check_parts, check_positions
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
         for composition in compositions
     ]
     tokenizer = opened.tokenizer
-    check_named_probes(bound, tokenizer)
     ids = _ids(tokenizer, config)
     # With compression while answering, the answer may fill slots that the prompt does not.
     filled_up = config.compress_every is not None
     filling = tuple(amount for amount in amounts if not (filled_up and amount.kind == "slots"))
     check_length(f"the prompt has {len(ids)} tokens, which", len(ids), config, filling)
     check_positions("the prompt's", len(ids), config.max_new_tokens, config.model, opened.config)
+    check_parts(bound, opened, [ids])
     plans = [decoding_plan(one, config, tokenizer) for one in bound]
     loaded = opened.load(dtype=config.dtype, device=config.device)
     needs = Needs()

@@ -1,11 +1,15 @@
-"""Checks that a prompt is long enough to compress and short enough for the model, and that probes have their texts."""
+"""Checks that a prompt is long enough to compress and short enough for the model, and that parts fit both."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 from kvfw.core.compose.budget import Amount
-from kvfw.core.compress.compressor import Compressor
+from kvfw.core.compress.allocation import mean_budgets
+from kvfw.core.compress.compressor import Compressor, check_pools
 from kvfw.errors import PromptError
+from kvfw.model.load.load import OpenModel
 from kvfw.runner.plan.config import CompressionConfig
 
 
@@ -55,9 +59,39 @@ def check_positions(what: str, tokens: int, new_tokens: int, model: str, model_c
         )
 
 
-def check_named_probes(bound: Iterable[Compressor], tokenizer: object) -> None:
-    """Raises OptionError if a composition's probe is a text file that does not exist."""
-    from kvfw.model.session.probing import check_probes
+def check_parts(bound: Iterable[Compressor], opened: OpenModel, prompts: Sequence[Sequence[int]]) -> None:
+    """Checks what compositions ask of model and prompts: texts and lengths of probes, layers, budgets by shape.
 
+    Args:
+        bound: the compositions, bound to their amounts.
+        opened: the model; its weights are not read.
+        prompts: ids of the tokens that are compressed.
+
+    Raises:
+        OptionError: a probe's text file does not exist.
+        PromptError: a prompt and a probe exceed the model's positions.
+        SpecError: no layer that the composition compresses has full attention.
+        RunError: an allocator that looks at shapes alone does not fit the model, as a table of other heads.
+    """
     for one in bound:
-        check_probes(one.needs, tokenizer, None)
+        _check_probes(one, opened, max(prompts, key=len))
+        # The model's layers are looked at only where that can find a fault: it takes a moment.
+        if any(policy.layers or policy.allocator is not None for policy in one.composition.policies):
+            heads = opened.compressed_heads
+            check_pools(one, heads)
+            lengths = torch.tensor(sorted({len(prompt) for prompt in prompts}))
+            mean_budgets(one, one.middle_slots(lengths), one.middle(lengths), heads)
+
+
+def _check_probes(one: Compressor, opened: OpenModel, longest: Sequence[int]) -> None:
+    from kvfw.model.session.probing import check_probes, probe_texts
+
+    check_probes(one.needs, opened.tokenizer, None)
+    limit = getattr(opened.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    for name in sorted(one.needs.probes):
+        fed = max(map(len, probe_texts(name, longest, opened.tokenizer, None)))
+        if limit is not None and len(longest) + fed > limit:
+            raise PromptError(
+                f"a prompt of {len(longest)} tokens and the {fed} tokens of the probe of {one.composition} exceed the "
+                f"{limit} positions of model {opened.source.name}; use shorter prompts, or no probe"
+            )

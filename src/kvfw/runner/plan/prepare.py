@@ -20,7 +20,7 @@ from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.plan.config import EvalConfig
 from kvfw.runner.plan.decoding import decoding_plan
-from kvfw.runner.plan.limits import check_length, check_named_probes, check_positions
+from kvfw.runner.plan.limits import check_length, check_parts, check_positions
 from kvfw.runner.plan.metrics import is_asked, registered_metrics
 from kvfw.runner.plan.task import built_task, check_scores, checked_samples
 
@@ -169,11 +169,11 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         for c in compositions
     ]
     tokenizer = model.tokenizer
-    check_named_probes(bound, tokenizer)
     samples = checked_samples(task, tokenizer, config.task)
     prompts = _prompts(config, samples)
     for planned in prompts:
         _check_fit(planned, config, amounts if compositions else (), model_config)
+    check_parts(bound, model, [planned.compressed_ids for planned in prompts])
     rows = tuple(
         Row(RowKey(str(each.composition), str(each.amount)), each, decoding_plan(each, config, tokenizer))
         for each in bound
