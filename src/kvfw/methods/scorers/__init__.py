@@ -12,6 +12,7 @@ PARTS = (
     PartSpec(Kind.SCORER, "keydiff", f"{__name__}.keydiff:KeyDiff", "keys unlike the mean of all keys"),
     PartSpec(Kind.SCORER, "tova", f"{__name__}.tova:TOVA", "attention of the last token, mean over all heads"),
     PartSpec(Kind.SCORER, "vatp", f"{__name__}.vatp:VATP", "attention times the value's norm"),
+    PartSpec(Kind.SCORER, "cur", f"{__name__}.cur:CUR", "long keys and values beside their neighbours'"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
