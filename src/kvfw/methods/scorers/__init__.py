@@ -13,6 +13,8 @@ PARTS = (
     PartSpec(Kind.SCORER, "tova", f"{__name__}.tova:TOVA", "attention of the last token, mean over all heads"),
     PartSpec(Kind.SCORER, "vatp", f"{__name__}.vatp:VATP", "attention times the value's norm"),
     PartSpec(Kind.SCORER, "cur", f"{__name__}.cur:CUR", "long keys and values beside their neighbours'"),
+    PartSpec(Kind.SCORER, "lagkv", f"{__name__}.lagkv:LagKV", "tokens that stand out beside those that follow"),
+    PartSpec(Kind.SCORER, "random", f"{__name__}.random:Random", "uniform random numbers, seeded"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
