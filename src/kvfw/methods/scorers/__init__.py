@@ -15,6 +15,9 @@ PARTS = (
     PartSpec(Kind.SCORER, "cur", f"{__name__}.cur:CUR", "long keys and values beside their neighbours'"),
     PartSpec(Kind.SCORER, "lagkv", f"{__name__}.lagkv:LagKV", "tokens that stand out beside those that follow"),
     PartSpec(Kind.SCORER, "random", f"{__name__}.random:Random", "uniform random numbers, seeded"),
+    PartSpec(Kind.SCORER, "leverage", f"{__name__}.leverage:Leverage", "keys that other keys do not span"),
+    PartSpec(Kind.SCORER, "noncausal", f"{__name__}.noncausal:NonCausal", "unmasked attention inside chunks"),
+    PartSpec(Kind.SCORER, "compactor", f"{__name__}.compactor:Compactor", "leverage and unmasked attention, blended"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
