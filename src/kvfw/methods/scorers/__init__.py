@@ -18,6 +18,10 @@ PARTS = (
     PartSpec(Kind.SCORER, "leverage", f"{__name__}.leverage:Leverage", "keys that other keys do not span"),
     PartSpec(Kind.SCORER, "noncausal", f"{__name__}.noncausal:NonCausal", "unmasked attention inside chunks"),
     PartSpec(Kind.SCORER, "compactor", f"{__name__}.compactor:Compactor", "leverage and unmasked attention, blended"),
+    PartSpec(
+        Kind.SCORER, "capkv", f"{__name__}.capkv:CapKV", "values of their own direction, weighed by expected queries"
+    ),
+    PartSpec(Kind.SCORER, "qfilters", f"{__name__}.qfilters:QFilters", "keys in the main direction of the queries"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
