@@ -22,6 +22,8 @@ PARTS = (
         Kind.SCORER, "capkv", f"{__name__}.capkv:CapKV", "values of their own direction, weighed by expected queries"
     ),
     PartSpec(Kind.SCORER, "qfilters", f"{__name__}.qfilters:QFilters", "keys in the main direction of the queries"),
+    PartSpec(Kind.SCORER, "rkv", f"{__name__}.rkv:RKV", "attended tokens whose keys do not repeat others"),
+    PartSpec(Kind.SCORER, "morphkv", f"{__name__}.morphkv:MorphKV", "largest joint attention of the last queries"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
