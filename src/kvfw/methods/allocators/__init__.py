@@ -8,6 +8,9 @@ PARTS = (
     PartSpec(Kind.ALLOCATOR, "adakv", f"{__name__}.adakv:AdaKV", "one ranking over the heads of a layer"),
     PartSpec(Kind.ALLOCATOR, "global", f"{__name__}.global_threshold:GlobalThreshold", "one threshold everywhere"),
     PartSpec(Kind.ALLOCATOR, "equalmass", f"{__name__}.equalmass:EqualMass", "the same retained mass per layer"),
+    PartSpec(
+        Kind.ALLOCATOR, "composite", f"{__name__}.composite:Composite", "one ranking of composite tokens over layers"
+    ),
     PartSpec(Kind.ALLOCATOR, "cake", f"{__name__}.cake:Cake", "more slots where attention spreads, shifts"),
     PartSpec(Kind.ALLOCATOR, "zigzag", f"{__name__}.zigzag:ZigZag", "more slots where attention needs more tokens"),
     PartSpec(Kind.ALLOCATOR, "simlayer", f"{__name__}.simlayer:SimLayer", "few slots for layers that look nearby"),

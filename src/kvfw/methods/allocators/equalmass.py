@@ -9,6 +9,7 @@ from pydantic import Field, SkipValidation
 from torch import Tensor
 
 from kvfw.core.contracts.parts import LayerView, Scorer
+from kvfw.core.ops.layer_shares import handed_out
 from kvfw.core.parts.part import Part, PartOption, Scope
 from kvfw.core.parts.spec import Kind
 
@@ -41,12 +42,7 @@ class EqualMass(Part):
         """Slots per layer and head: the slots are handed out in the order of the mass held without them."""
         width = max(layer.seen().state.width for layer in layers)
         held = torch.stack([self._held_before(layer, width).to(total.device) for layer in layers], -1)
-        order = held.flatten(1).argsort(dim=1, stable=True)
-        cost = torch.tensor([layer.kv_heads for layer in layers], device=total.device).repeat(width)[order]
-        given = (total[:, None] - (cost.cumsum(1) - cost)).clamp(min=0).minimum(cost)
-        given = torch.zeros_like(given).scatter_(1, order, given).view(held.shape)
-        slots = torch.arange(max(layer.kv_heads for layer in layers), device=total.device)
-        return [(given[:, :, i, None] > slots[: layer.kv_heads]).sum(1) for i, layer in enumerate(layers)]
+        return handed_out(held, total, layers)
 
     def _held_before(self, layer: LayerView, width: int) -> Float64[Tensor, "B width"]:
         """``M(0), M(1), ...`` in billionths: the part held before each further slot; infinity beyond the middle."""

@@ -24,6 +24,7 @@ PARTS = (
     PartSpec(Kind.SCORER, "qfilters", f"{__name__}.qfilters:QFilters", "keys in the main direction of the queries"),
     PartSpec(Kind.SCORER, "rkv", f"{__name__}.rkv:RKV", "attended tokens whose keys do not repeat others"),
     PartSpec(Kind.SCORER, "morphkv", f"{__name__}.morphkv:MorphKV", "largest joint attention of the last queries"),
+    PartSpec(Kind.SCORER, "kvcompose", f"{__name__}.kvcompose:KVCompose", "attention from a probe, shared over heads"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"
