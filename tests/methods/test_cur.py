@@ -30,6 +30,10 @@ def slow_shares(vectors: list[Vector], window: int) -> Vector:
     return shares
 
 
+def combined(of: str, a: float, b: float) -> float:
+    return {"product": a * b, "mean": (a + b) / 2, "key": a, "value": b}[of]
+
+
 def test_the_product_of_shares_is_the_value_computed_by_hand() -> None:
     scores = CUR(window=2).score(of_squares([1, 3, 2, 2], [1, 1, 3, 1]))
     torch.testing.assert_close(scores.flatten(), torch.tensor([0.125, 0.375, 0.375, 0.125]))
@@ -54,7 +58,5 @@ def test_scores_are_those_of_the_formula_whatever_the_padding_holds(part: CUR) -
     for i, row in enumerate(rows):
         for head in range(2):
             a, b = (slow_shares(x[head].double().tolist(), part.window) for x in (row.keys, row.values))
-            how = {"product": lambda x, y: x * y, "mean": lambda x, y: (x + y) / 2, "key": lambda x, _: x}
-            combine = how.get(part.of, lambda _, y: y)
-            expected = torch.tensor([combine(x, y) for x, y in zip(a, b, strict=True)])
+            expected = torch.tensor([combined(part.of, x, y) for x, y in zip(a, b, strict=True)])
             torch.testing.assert_close(scores[i, head, -row.length :], expected, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,7 @@
 """kvcompose and its budgets: values computed by hand, and the formula in loops."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from kvfw.methods.allocators.composite import Composite
 from kvfw.methods.scorers.kvcompose import KVCompose
 
 
-def budgets(total: int, layers: list[list[list[float]]]) -> list[list[int]]:
+def budgets(total: int, layers: Sequence[Sequence[Sequence[float]]]) -> list[list[int]]:
     views = [scored_layer(i, [heads]) for i, heads in enumerate(layers)]
     return [found[0].tolist() for found in allocated(Composite(), torch.tensor([total]), views)]
 

@@ -27,7 +27,7 @@ def chunk_columns(obs: Observation, chunk: int, scale: float) -> Float32[Tensor,
     last = obs.state.positions.masked_fill(outside, -1.0).amax((1, 2))[:, None]
     asking = (at // chunk).masked_fill((at < first) | (at > last), -1)
     for row in range(len(found)):
-        for number in asking[row].unique().tolist():
+        for number in sorted(set(asking[row].tolist())):
             if number >= 0:
                 here = slots[row] == number
                 columns = here.any(0).nonzero()[:, 0]

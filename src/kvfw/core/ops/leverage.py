@@ -30,5 +30,5 @@ def _of_row(x: Float32[Tensor, "1 h N D"], ridge: float) -> Float32[Tensor, "1 h
     # Rounding of the products in float32 may cost as much as this; a smaller ridge might leave no Cholesky factor.
     least = 1e-6 * gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     factor = torch.linalg.cholesky(gram + torch.clamp(least, min=ridge) * unit)
-    white = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False).to(x)
+    white: Tensor = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False).to(x)
     return (x @ white.mT).square().sum(-1)

@@ -23,8 +23,8 @@ class Partitions:
         """One number or vector per slot, run by run, in float32; 0 in the padding."""
         inside = self.filled.view(*self.filled.shape, *(1,) * (x.ndim - 3))
         flat = self.order.flatten(2).view(*self.order.shape[:2], -1, *(1,) * (x.ndim - 3))
-        found = x.gather(2, flat.expand(-1, -1, -1, *x.shape[3:])).unflatten(2, self.order.shape[2:])
-        return found.float().masked_fill(~inside, 0.0)
+        found = x.gather(2, flat.expand(-1, -1, -1, *x.shape[3:])).float()
+        return found.view(*self.order.shape, *x.shape[3:]).masked_fill(~inside, 0.0)
 
     def joined(self, x: Float32[Tensor, "B Hkv P size"], width: int) -> Float32[Tensor, "B Hkv N"]:
         """One number per slot of a state of this width; 0 for slots that are not counted."""
@@ -38,6 +38,6 @@ def partitions(counted: Bool[Tensor, "B Hkv N"], size: int) -> Partitions:
     width = counted.shape[-1]
     runs = max(1, -(-width // size))
     first = torch.argsort((~counted).to(torch.int8), dim=-1, stable=True)
-    order = torch.nn.functional.pad(first, (0, runs * size - width)).unflatten(2, (runs, size))
+    order = torch.nn.functional.pad(first, (0, runs * size - width)).view(*first.shape[:2], runs, size)
     rank = torch.arange(runs * size, device=counted.device).view(runs, size)
     return Partitions(order, rank < counted.sum(-1)[..., None, None])

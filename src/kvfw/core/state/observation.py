@@ -19,6 +19,13 @@ PROMPT: Final = "prompt"
 ALL: Final = "all"
 
 
+def probe_name(probe: str) -> str:
+    """Validates the probe of an option; a ValueError if it is the prompt itself."""
+    if probe == PROMPT:
+        raise ValueError("a probe is repeat, or the path of a text file")
+    return probe
+
+
 @dataclass(frozen=True)
 class Columns:
     """One number per slot, reduced from the attention it received: a column of ``A`` made one number, streamed.

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from kvfw.core.parts.part import Part
-from kvfw.core.state.observation import PROMPT, Columns, Needs, Observation
+from kvfw.core.state.observation import Columns, Needs, Observation, probe_name
 
 
 class KVCompose(Part):
@@ -30,12 +30,7 @@ class KVCompose(Part):
     reduce: Literal["max", "sum"] = Field("max", description="over the probe's tokens")
     across: bool = Field(True, description="add the mean over the layer's KV heads")
 
-    @field_validator("probe")
-    @classmethod
-    def _other_than_the_prompt(cls, probe: str) -> str:
-        if probe == PROMPT:
-            raise ValueError("a probe is repeat, or the path of a text file")
-        return probe
+    _not_the_prompt = field_validator("probe")(probe_name)
 
     @property
     def _columns(self) -> Columns:
@@ -49,5 +44,5 @@ class KVCompose(Part):
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Attention received from the probe, averaged."""
         received = obs.column(self._columns)
-        scores = received.unflatten(1, (obs.state.keys.shape[1], -1)).mean(2)
+        scores = received.view(len(received), obs.state.keys.shape[1], -1, received.shape[-1]).mean(2)
         return scores + scores.mean(1, keepdim=True) if self.across else scores

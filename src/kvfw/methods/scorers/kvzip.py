@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvfw.core.ops.projection import projected_norms
 from kvfw.core.parts.part import Part
-from kvfw.core.state.observation import PROMPT, Columns, Needs, Observation
+from kvfw.core.state.observation import Columns, Needs, Observation, probe_name
 
 
 class KVzip(Part):
@@ -32,12 +32,7 @@ class KVzip(Part):
     plus: bool = Field(False, description="weigh attention by its effect on the residual stream")
     probe: str = Field("repeat", description="what the model reads: repeat the prompt, or a text file's path")
 
-    @field_validator("probe")
-    @classmethod
-    def _other_than_the_prompt(cls, probe: str) -> str:
-        if probe == PROMPT:
-            raise ValueError("a probe is repeat, or the path of a text file")
-        return probe
+    _not_the_prompt = field_validator("probe")(probe_name)
 
     @property
     def _columns(self) -> Columns:
