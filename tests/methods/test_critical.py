@@ -15,7 +15,7 @@ from kvfw.core.compress.compressor import compressor
 from kvfw.core.ops.projection import projected_norms
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState, exact_state
-from kvfw.errors import SpecError
+from kvfw.errors import RunError, SpecError
 from kvfw.methods.selectors.critical import Critical
 
 SINKS, RECENT, LENGTHS = 2, 3, (25, 19)
@@ -150,3 +150,12 @@ def test_wrong_options_are_refused() -> None:
     for text in ("criticalkv(share=2)", "criticalkv(norm=l3)", "criticalkv(epsilon=-1)", "criticalkv(scorer=topk)"):
         with pytest.raises(SpecError):
             parse(text)
+
+
+@pytest.mark.parametrize("composition", ["criticalkv(scorer=keydiff)", "vatp(scorer=knorm)"])
+def test_weighing_negative_scores_is_refused(composition: str) -> None:
+    _, obs = padded_rows(2)
+    with pytest.raises(RunError, match=r"gives negative ones .* use a scorer whose scores are 0 or more"):
+        compressor(parse(composition), amount(ratio=2), sinks=SINKS, recent=RECENT).compress(
+            obs, torch.full(obs.protected.shape[:2], 6)
+        )

@@ -7,6 +7,7 @@ from pydantic import Field, SkipValidation
 from torch import Tensor
 
 from kvfw.core.contracts.parts import Scorer
+from kvfw.core.ops.weighing import weighable
 from kvfw.core.parts.part import Part, PartOption
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, Observation
@@ -37,5 +38,5 @@ class VATP(Part):
         return self.scorer.needs
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
-        """Scores times the values' L1 norms."""
-        return obs.score(self.scorer) * obs.state.values.float().abs().sum(-1)
+        """Scores times the values' L1 norms; RunError for negative scores."""
+        return weighable(obs.score(self.scorer), obs.state.valid, "vatp") * obs.state.values.float().abs().sum(-1)
