@@ -241,6 +241,19 @@ def test_refit_stays_close_with_more_slots_than_queries() -> None:
     assert float((state.values - kept.values).abs().max()) < 10 * float(kept.values.abs().max())
 
 
+def test_refit_with_as_many_queries_as_slots_still_helps_other_queries() -> None:
+    obs = seen([120], asked=20)
+    heads, size = obs.state.keys.shape[1], obs.state.keys.shape[-1]
+    group = obs.references[PROBE][0].shape[1] // heads
+    others = torch.randn(1, heads * group, 200, size, generator=torch.Generator().manual_seed(5))
+    late = torch.full((1, 200), 500.0)
+    kept = compressed("snapkv", obs, 20 * group)
+    default, plain = Refit().refine(kept, obs), Refit(ridge=0.0).refine(kept, obs)
+    for head in range(heads):
+        assert error(obs, default, 0, head, others, late) < 0.6 * error(obs, kept, 0, head, others, late)
+    assert any(error(obs, plain, 0, h, others, late) > error(obs, kept, 0, h, others, late) for h in range(heads))
+
+
 def test_refit_of_bfloat16_keeps_the_type_and_is_close_to_that_of_float32() -> None:
     obs = seen([40], dtype=torch.bfloat16)
     exact = {each: (q.float(), p) for each, (q, p) in obs.references.items()}

@@ -38,14 +38,15 @@ class Refit(Part):
     hybrid.
 
     Deviations: the bounded problem of step 1 is solved to its optimum, not by two gradient steps. The ridge pulls
-    towards what was kept, not towards 0, so that with fewer queries than slots those no query tells apart stay as they
-    are. Masses are relative to the full cache's denominator (with the model's own attention sink, if it has one), so
-    that every query counts alike.
+    towards what was kept, not towards 0, so that with fewer queries than slots those no query tells apart stay as
+    they are; it is 0.01 by default, not 0, because a fit with about as many queries as slots is unstable. Masses
+    are relative to the full cache's denominator (with the model's own attention sink, if it has one), so that every
+    query counts alike.
     """
 
     bias: bool = Field(True, description="refit the biases")
     values: bool = Field(True, description="refit the values")
-    ridge: float = Field(0.0, ge=0, description="pull towards the biases and values there were, relative to ||X||_2^2")
+    ridge: float = Field(0.01, ge=0, description="pull towards the biases and values there were, relative to ||X||_2^2")
     queries: Literal["probe", "prompt"] = Field("probe", description="where the reference queries come from")
     count: int = Field(1024, ge=1, description="most reference queries per query head")
     probe: str = Field("repeat", description="what the model reads: repeat the prompt, or a text file's path")
