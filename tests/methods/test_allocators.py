@@ -359,7 +359,7 @@ def test_allocators_that_rank_no_tokens_go_with_any_stage(text: str) -> None:
     assert str(parse(f"streaming@{text}")) == f"streaming@{text}"
 
 
-@pytest.mark.parametrize("text", ["adakv", "global", "equalmass"])
+@pytest.mark.parametrize("text", ["adakv", "global", "equalmass", "composite"])
 def test_allocators_that_compare_scores_refuse_scores_without_a_common_unit(text: str) -> None:
     with pytest.raises(SpecError, match=f"{text} compares scores of different heads, and those of Position have no"):
         parse(f"streaming@{text}")
