@@ -57,7 +57,8 @@ class Blockwise(Part):
             last = slot.masked_fill(~held, -1).amax(-1, keepdim=True)
             valid = held | (obs.state.valid & obs.protected & (slot <= last))
             # Scores known for the whole prompt are none of this smaller cache's.
-            seen = replace(obs, state=replace(obs.state, valid=valid), score_of=None)
+            smaller = replace(obs.state, mass=obs.state.mass.masked_fill(~valid, 0.0))
+            seen = replace(obs, state=smaller, score_of=None)
             running = highest(seen.score(self.scorer).float(), budget, held)
             start = start + self.size
         return running
