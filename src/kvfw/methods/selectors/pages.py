@@ -42,7 +42,7 @@ class Pages(Part):
         """Mask of the chosen slots."""
         means, members = over_heads(scores, eligible), eligible.any(1)
         pages, width = chunks_of(obs.state.valid.any(1), self.size), members.shape[1]
-        free = pages.of(members) > 0
+        free = pages.of(members.float()) > 0
         if self.score == "mean":
             score = pages.of(means).masked_fill(~free, 0.0).sum(-1) / free.sum(-1).clamp(min=1)
         else:
