@@ -116,10 +116,10 @@ def test_pages_are_the_same_in_all_heads_and_whole(obs: Observation) -> None:
     assert torch.equal(kept[:, 0], kept[:, 1])
     for row, length in enumerate(LENGTHS):
         first = LENGTHS[0] - length
-        free = obs.middle[row, 0, first:].split(8)
+        free = torch.split(obs.middle[row, 0, first:], 8)
         partial = [
             0 < int((page & f).sum()) < int(f.sum())
-            for page, f in zip(kept[row, 0, first:].split(8), free, strict=True)
+            for page, f in zip(torch.split(kept[row, 0, first:], 8), free, strict=True)
         ]
         assert sum(partial) <= 1
 

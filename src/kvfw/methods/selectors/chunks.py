@@ -68,4 +68,5 @@ def _spiky(chunks: Chunks, tokens: Float64[Tensor, "B C size"], score: Float64[T
     # Equal shares have entropy 1 but for rounding, which must not decide.
     entropy = (entropy.nan_to_num(nan=0.0) * 1e9).round() / 1e9
     medians = [each.masked_fill(count == 0, math.nan).nanmedian(-1, keepdim=True).values for each in (score, entropy)]
-    return (score >= medians[0]) & (entropy < medians[1])
+    spiky: Tensor = (score >= medians[0]) & (entropy < medians[1])
+    return spiky
