@@ -13,4 +13,12 @@ PARTS = (
     ),
     PartSpec(Kind.METHOD, "ewmeans_post", f"{__name__}.ewmeans_post:EWMeansPost", "E-Means of the keys as cached"),
     PartSpec(Kind.METHOD, "ewmeans_pre", f"{__name__}.ewmeans_pre:EWMeansPre", "E-Means before RoPE, re-rotated"),
+    PartSpec(Kind.METHOD, "chunkkv", f"{__name__}.chunkkv:ChunkKV", "whole chunks of tokens, alike in all heads"),
+    PartSpec(
+        Kind.METHOD,
+        "chunkkv_entropy",
+        f"{__name__}.chunkkv_entropy:ChunkKVEntropy",
+        "ChunkKV, only the best tokens of spiky chunks",
+    ),
+    PartSpec(Kind.METHOD, "keydiff_block", f"{__name__}.keydiff_block:KeyDiffBlock", "KeyDiff block by block"),
 )
