@@ -11,6 +11,7 @@ from torch import Tensor
 from kvfw.core.contracts.calibration import CalibratedPart, Piece
 from kvfw.core.contracts.parts import LayerView
 from kvfw.core.ops.layer_shares import per_head
+from kvfw.core.ops.rounding import rounded
 from kvfw.core.parts.part import Scope
 from kvfw.core.state.observation import Columns, Needs, Observation
 
@@ -59,16 +60,21 @@ class Duo(CalibratedPart):
         return {name: torch.stack(each).mean(0) for name, each in found.items()}
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> list[Int64[Tensor, "B Hkv"]]:
-        """Whole middles, the head that looks farthest first; heads of equal ``r`` in the model's order."""
+        """Whole middles, the head that looks farthest first; heads of equal ``r`` share."""
         learned = [self.learned("far", layer.index, total.device) for layer in layers]
         pairs = zip(learned, layers, strict=True)
-        far = torch.cat([self.far(view.seen()) if r is None else r.expand(len(total), -1) for r, view in pairs], 1)
+        far = torch.cat([self.far(view.seen()) if r is None else r.expand(len(total), -1) for r, view in pairs], 1).to(
+            total.device
+        )
         most = per_head(layers, total.device)
-        order = far.to(total.device).argsort(dim=1, descending=True, stable=True)
+        order = far.argsort(dim=1, descending=True, stable=True)
         wanted = most.gather(1, order)
         given = (total[:, None] - (wanted.cumsum(1) - wanted)).clamp(min=0).minimum(wanted)
-        budgets = torch.zeros_like(most).scatter_(1, order, given)
-        return list(torch.split(budgets, [layer.kv_heads for layer in layers], 1))
+        first = torch.zeros_like(most).scatter_(1, order, given).to(torch.float64)
+        # Heads that look equally far share what these got together.
+        alike = (far[:, :, None] == far[:, None]).to(first)
+        part = (alike @ first[..., None] / (alike @ most.to(first)[..., None]).clamp(min=1)).squeeze(-1)
+        return list(torch.split(rounded(part * most, total, most), [layer.kv_heads for layer in layers], 1))
 
     def far(self, obs: Observation) -> Float32[Tensor, "B Hkv"]:
         """``r``."""
