@@ -14,7 +14,7 @@ from kvfw.core.contracts.calibration import CalibratedPart, Piece, to_bytes
 from kvfw.core.parts.part import Part
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import Registry, default_registry
-from kvfw.errors import OptionError, PromptError
+from kvfw.errors import OptionError, PromptError, RunError
 from kvfw.model.cache.fingerprint import fingerprint
 from kvfw.model.load.load import LoadedModel, open_model
 from kvfw.model.run.prefill import prefill
@@ -64,6 +64,7 @@ def calibrate(
 
     Raises:
         RequestError: no such part, or one that takes no file; a text that cannot be read or is too short.
+        RunError: the part learned NaN or infinity.
         StoreError: the file cannot be written.
     """
     found = registry if registry is not None else default_registry()
@@ -92,6 +93,10 @@ def calibrate(
     count = min(asked.pieces, whole)
     starts = [asked.length * (whole * i // count) for i in range(count)]
     tensors = learned_from(part, loaded, [ids[at : at + asked.length] for at in starts], tell)
+    if broken := [key for key, each in tensors.items() if not bool(torch.isfinite(each).all())]:
+        raise RunError(
+            f"{asked.part} learned numbers that are not finite ({broken[0]}) from {asked.text}; nothing was written"
+        )
     source = {"name": asked.text.name, "sha256": hashlib.sha256(text.encode()).hexdigest(), "pieces": count}
     source["length"] = asked.length
     write_atomic(out, to_bytes(type(part).__name__, fingerprint(loaded.model), source, text, tensors))
