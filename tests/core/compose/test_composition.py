@@ -195,6 +195,8 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
             value = draw(st.sampled_from(["true", "false"]))
         elif info.annotation is str:
             value = "repeat"  # the only text that needs no file
+        elif str in get_args(info.annotation):
+            value = "none"  # a calibration file
         elif get_origin(info.annotation) is Literal:
             value = draw(st.sampled_from(get_args(info.annotation)))
         elif info.annotation is float:
