@@ -204,7 +204,8 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
             value = repr(draw(st.floats(low, high)))
         else:
             assert int in {info.annotation, *get_args(info.annotation)}, f"teach this test about {info}"
-            numbers = st.integers(0, 60).map(lambda n: str(2 * n + 1))
+            least = max((m.ge for m in info.metadata if hasattr(m, "ge")), default=0)
+            numbers = st.integers(least // 2, 60).map(lambda n: str(2 * n + 1))
             value = draw(st.just("none") | numbers if NoneType in get_args(info.annotation) else numbers)
         options.append(f"{space()}{key}{space()}={space()}{value}{space()}")
     draw(st.randoms(use_true_random=False)).shuffle(options)
