@@ -14,8 +14,8 @@ from kvfw.cli.main import cli
 from kvfw.core.compose.composition import parse
 
 PAGES = (ROOT / "README.md", ROOT / "plugins" / "README.md", *written_pages())
-#: Names that only a plugin of the page brings.
-FOREIGN = re.compile(r"key_norm|myscore|segments|slow")
+#: Names that only a plugin of the page brings, and files that a command of the page makes.
+FOREIGN = re.compile(r"key_norm|myscore|segments|slow|file=\w+\.safetensors")
 
 
 def shown(page: Path, *, wrong: bool = True) -> Iterator[str]:

@@ -13,6 +13,7 @@ COMMANDS = {
     "eval": "kvfw.cli.evaluate",
     "report": "kvfw.cli.report",
     "generate": "kvfw.cli.generate",
+    "calibrate": "kvfw.cli.calibrate",
     "list": "kvfw.cli.listing",
     "show": "kvfw.cli.show",
     "models": "kvfw.cli.models",

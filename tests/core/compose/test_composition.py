@@ -195,6 +195,8 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
             value = draw(st.sampled_from(["true", "false"]))
         elif info.annotation is str:
             value = "repeat"  # the only text that needs no file
+        elif str in get_args(info.annotation):
+            value = "none"  # a calibration file
         elif get_origin(info.annotation) is Literal:
             value = draw(st.sampled_from(get_args(info.annotation)))
         elif info.annotation is float:
@@ -202,7 +204,8 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
             value = repr(draw(st.floats(low, high)))
         else:
             assert int in {info.annotation, *get_args(info.annotation)}, f"teach this test about {info}"
-            numbers = st.integers(0, 60).map(lambda n: str(2 * n + 1))
+            least = max((m.ge for m in info.metadata if hasattr(m, "ge")), default=0)
+            numbers = st.integers(least // 2, 60).map(lambda n: str(2 * n + 1))
             value = draw(st.just("none") | numbers if NoneType in get_args(info.annotation) else numbers)
         options.append(f"{space()}{key}{space()}={space()}{value}{space()}")
     draw(st.randoms(use_true_random=False)).shuffle(options)

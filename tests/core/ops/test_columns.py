@@ -8,7 +8,8 @@ from torch import Tensor
 
 from helpers.observations import SCALE, random_row
 from kvfw.core.ops import columns as module
-from kvfw.core.ops.columns import column_sums
+from kvfw.core.ops.columns import attention_columns, column_sums
+from kvfw.core.state.observation import Columns
 from kvfw.core.state.state import KVState, exact_state
 
 
@@ -229,3 +230,16 @@ def test_a_row_comes_out_the_same_to_the_bit_wherever_it_stands() -> None:
     for seed in range(100):
         forwards, backwards = (sums_of_three_rows(seed, order) for order in ([0, 1, 2], [2, 1, 0]))
         assert torch.equal(forwards[[2, 1, 0]], backwards)
+
+
+def test_a_query_of_hidden_state_zero_adds_nothing_per_norm() -> None:
+    row = random_row(6, 3)
+    at = torch.arange(6.0)[None]
+    state = exact_state(row.keys[None], row.values[None], at, at >= 0)
+    how = Columns(over="max", heads="each", per_norm=True)
+    norms = torch.tensor([[1.0, 1, 0, 1, 1, 1]])
+    found = attention_columns(row.queries[None], at, state, 1.0, (how,), norms=norms)[how]
+    without = attention_columns(
+        row.queries[None], at.masked_fill(norms == 0, -1.0), state, 1.0, (how,), norms=torch.ones(1, 6)
+    )[how]
+    torch.testing.assert_close(found, without)

@@ -94,6 +94,12 @@ class Composition:
         return tuple(term for policy in self.policies for term in policy.terms)
 
     @property
+    def parts(self) -> tuple[object, ...]:
+        """Stages, allocators and refiners of all policies; they may hold further parts."""
+        others = [(policy.allocator, *policy.refiners) for policy in self.policies]
+        return (*(each.stage for each in self.stages), *(part for each in others for part in each if part is not None))
+
+    @property
     def stages(self) -> tuple[StageShare, ...]:
         """The stages of all policies, with their exact shares of their policy's budget."""
         return tuple(stage for policy in self.policies for stage in policy.stages)

@@ -85,7 +85,7 @@ def describe(spec: PartSpec, registry: Registry | None = None) -> PartFacts:
         options=options,
         needs=_needs(spec, registry),
         usage=_usage(spec, options, {key: info.examples[0] for key, info in cls.model_fields.items() if info.examples}),
-        notes=(*spec.facts.items(), *_notes(cls)),
+        notes=(*spec.facts.items(), *_notes(cls), *_calibrated(spec, cls)),
     )
 
 
@@ -175,6 +175,11 @@ def _away(distance: int) -> str:
 
 def _source(source: str) -> str:
     return "the prompt" if source == "prompt" else f"the probe {source}"
+
+
+def _calibrated(spec: PartSpec, cls: type[Part]) -> tuple[tuple[str, str], ...]:
+    """How to make the calibration file that a part takes."""
+    return (("file", f"kvfw calibrate {spec.name} --text FILE"),) if hasattr(cls, "calibration_needs") else ()
 
 
 def _notes(cls: type[Part]) -> tuple[tuple[str, str], ...]:

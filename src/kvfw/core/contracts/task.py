@@ -92,7 +92,8 @@ def facet_text(value: "Facet") -> str:
 class Task(Protocol):
     """Makes samples and scores responses. Pure: the same options give the same samples in every process.
 
-    Everything a task can vary (lengths, depths, seeds, files) is one of its options.
+    Everything a task can vary (lengths, depths, seeds, files) is one of its options. It may further have ``sources()``,
+    the texts that contexts are cut from: a calibration file that shares passages with one of them is refused.
     """
 
     scores: "ClassVar[tuple[MetricInfo, ...]]"

@@ -122,7 +122,8 @@ def attention_columns(
             far = weights if near is None else weights.masked_fill(near, 0.0)
             if each.per_norm:
                 assert norms is not None, "a reduction per norm needs the norms"
-                far = far / norms[:, None, None, rows, None]
+                # A token of hidden state 0 (an embedding of 0, as of padding) has no relative change.
+                far = far / norms.masked_fill(norms == 0, torch.inf)[:, None, None, rows, None]
             _reduce(received[:, some, ..., :end], far, each)
     return {each: part.flatten(1, 2) if each.heads == "each" else part / group for each, part in found.items()}
 

@@ -1,9 +1,12 @@
 """What the prompt's queries, observed before RoPE, say about queries at other positions."""
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from kvfw.core.contracts.calibration import CalibratedPart, Piece
 from kvfw.core.ops.least_squares import precise
 from kvfw.core.state.moments import Moments
 from kvfw.core.state.observation import Observation
@@ -11,6 +14,29 @@ from kvfw.core.state.rope import rotate, rotate_mean
 
 #: Positions that stand for all those of the prompt.
 PLACES = 32
+
+
+def moments_of_text(pieces: Iterable[Piece], left_out: int) -> dict[str, Tensor]:
+    """Mean and covariance of the queries before RoPE over all pieces of a text, as calibration files hold them."""
+    found: dict[int, Moments] = {}
+    for piece in pieces:
+        for layer, obs in piece.items():
+            new = obs.query_moments(left_out)
+            found[layer] = found[layer] + new if layer in found else new
+    means = {f"{layer}.mean": each.mean[0] for layer, each in found.items()}
+    return means | {f"{layer}.covariance": each.covariance[0] for layer, each in found.items()}
+
+
+def moments_for(part: CalibratedPart, obs: Observation, left_out: int) -> Moments:
+    """The moments of the queries of the part's calibration text; without a file those of the prompt's queries."""
+    where = obs.state.keys.device
+    mean, covariance = (part.learned(name, obs.layer, where) for name in ("mean", "covariance"))
+    if mean is None or covariance is None:
+        return obs.query_moments(left_out)
+    rows = len(obs.state.keys)
+    return Moments(
+        torch.ones(rows, device=where), mean.expand(rows, *mean.shape), covariance.expand(rows, *covariance.shape)
+    )
 
 
 def turned_ahead(x: Float32[Tensor, "B H N D"], obs: Observation, positions: int) -> Float32[Tensor, "B H N D"]:

@@ -14,5 +14,6 @@ PARTS = (
     PartSpec(Kind.ALLOCATOR, "cake", f"{__name__}.cake:Cake", "more slots where attention spreads, shifts"),
     PartSpec(Kind.ALLOCATOR, "zigzag", f"{__name__}.zigzag:ZigZag", "more slots where attention needs more tokens"),
     PartSpec(Kind.ALLOCATOR, "simlayer", f"{__name__}.simlayer:SimLayer", "few slots for layers that look nearby"),
+    PartSpec(Kind.ALLOCATOR, "duo", f"{__name__}.duo:Duo", "everything for heads that look far"),
     PartSpec(Kind.ALLOCATOR, "table", f"{__name__}.table:Table", "in proportion to the weights of a file"),
 )

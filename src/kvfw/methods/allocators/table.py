@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float64, Int64
@@ -13,6 +13,7 @@ from torch import Tensor
 from kvfw.core.contracts.parts import LayerView
 from kvfw.core.ops.layer_shares import per_head
 from kvfw.core.ops.rounding import by_weight
+from kvfw.core.parts.files import FileOption
 from kvfw.core.parts.part import Part, Scope
 from kvfw.errors import RunError
 
@@ -57,7 +58,7 @@ class Table(Part):
 
     scope: ClassVar[Scope] = "shape"
 
-    file: str = Field(description="path of the JSON file", examples=["heads.json"])
+    file: Annotated[str, FileOption()] = Field(description="path of the JSON file", examples=["heads.json"])
     floor: float = Field(0, ge=0, le=1, description="part of an equal share that every head gets")
     _points: list[tuple[float, Heads]] = PrivateAttr()
 

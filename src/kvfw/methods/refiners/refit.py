@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import torch
 from jaxtyping import Bool, Float32
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kvfw.core.ops.least_squares import damped, precise, solved, solved_within
 from kvfw.core.ops.matching import HeadQueries, MatchedHead, Reached, reached
+from kvfw.core.parts.files import FileOption
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import PROMPT, Needs, Observation, References
 from kvfw.core.state.state import KVState
@@ -49,7 +50,9 @@ class Refit(Part):
     ridge: float = Field(0.01, ge=0, description="pull towards the biases and values there were, relative to ||X||_2^2")
     queries: Literal["probe", "prompt"] = Field("probe", description="where the reference queries come from")
     count: int = Field(1024, ge=1, description="most reference queries per query head")
-    probe: str = Field("repeat", description="what the model reads: repeat the prompt, or a text file's path")
+    probe: Annotated[str, FileOption(("repeat",))] = Field(
+        "repeat", description="what the model reads: repeat the prompt, or a text file's path"
+    )
     over: Literal["middle", "all"] = Field("middle", description="refit the middle, or sinks and recent tokens too")
 
     @model_validator(mode="after")

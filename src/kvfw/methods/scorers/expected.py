@@ -1,5 +1,6 @@
 """Expected Attention (Devoto, Jeblick, Jegou 2025, arXiv 2510.00636)."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import torch
@@ -7,13 +8,13 @@ from jaxtyping import Float, Float32
 from pydantic import Field
 from torch import Tensor
 
-from kvfw.core.ops.query_model import turned_ahead
-from kvfw.core.parts.part import Part
+from kvfw.core.contracts.calibration import CalibratedPart, Piece
+from kvfw.core.ops.query_model import moments_for, moments_of_text, turned_ahead
 from kvfw.core.state.observation import Needs, Observation
 
 
-class ExpectedAttention(Part):
-    """Attention that queries to come are expected to give, if they are Gaussian like the prompt's.
+class ExpectedAttention(CalibratedPart):
+    """Attention that queries to come are expected to give, if they are Gaussian like the prompt's, or a text's.
 
     Per query head the queries before RoPE, without the first ``sinks``, have mean m and covariance S. With R the mean
     rotation over the ``positions`` positions that follow, ``m' = R m`` and ``S' = R S R^T``, the expected weight of a
@@ -39,8 +40,17 @@ class ExpectedAttention(Part):
 
     @property
     def needs(self) -> Needs:
+        """Moments of the queries before RoPE; nothing with a file."""
+        return Needs() if self.file is not None else self.calibration_needs
+
+    @property
+    def calibration_needs(self) -> Needs:
         """Moments of the queries before RoPE."""
         return Needs(moments=frozenset({self.sinks}))
+
+    def calibrate(self, pieces: Iterable[Piece]) -> dict[str, Tensor]:
+        """Mean and covariance of the text's queries."""
+        return moments_of_text(pieces, self.sinks)
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
         """Expected attention, weighed by the values' norms."""
@@ -68,7 +78,7 @@ class ExpectedAttention(Part):
         self, obs: Observation
     ) -> tuple[Float32[Tensor, "B H D"], Float32[Tensor, "B H D D"], Float32[Tensor, "B H"]]:
         """Mean and covariance of the queries to come, and the model's own sinks, minus infinity where it has none."""
-        moments = obs.query_moments(self.sinks)
+        moments = moments_for(self, obs, self.sinks)
         mean, spread = moments.mean, moments.covariance if self.covariance else torch.zeros_like(moments.scatter)
         sinks = mean.new_full(mean.shape[:2], -torch.inf)
         if obs.sink_logits is not None:

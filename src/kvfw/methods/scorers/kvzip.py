@@ -1,12 +1,13 @@
 """KVzip and KVzip+ (Kim et al. 2025, arXiv 2505.23416)."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from jaxtyping import Float
 from pydantic import Field, field_validator
 from torch import Tensor
 
 from kvfw.core.ops.projection import projected_norms
+from kvfw.core.parts.files import FileOption
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Columns, Needs, Observation, probe_name
 
@@ -30,7 +31,9 @@ class KVzip(Part):
     comparable: ClassVar[bool] = True
 
     plus: bool = Field(False, description="weigh attention by its effect on the residual stream")
-    probe: str = Field("repeat", description="what the model reads: repeat the prompt, or a text file's path")
+    probe: Annotated[str, FileOption(("repeat",))] = Field(
+        "repeat", description="what the model reads: repeat the prompt, or a text file's path"
+    )
 
     _not_the_prompt = field_validator("probe")(probe_name)
 

@@ -26,6 +26,16 @@ def fingerprint(model: PreTrainedModel) -> Fingerprint:
     Raises:
         UnsupportedError: weights are offloaded and cannot be sampled.
     """
+    return {
+        **shape(model),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "adapters": active_adapters(model),
+        "weights": _sampled(model),
+    }
+
+
+def shape(model: PreTrainedModel) -> Fingerprint:
+    """The part of a fingerprint that the configuration alone decides."""
     config = text_config(model)
     heads = config.num_attention_heads
     return {
@@ -36,9 +46,6 @@ def fingerprint(model: PreTrainedModel) -> Fingerprint:
         "head size": getattr(config, "head_dim", None) or config.hidden_size // heads,
         "sliding window": getattr(config, "sliding_window", None),
         "RoPE": _plain(getattr(config, "rope_parameters", None)),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "adapters": active_adapters(model),
-        "weights": _sampled(model),
     }
 
 

@@ -88,10 +88,15 @@ class OpenModel:
     def compressed_heads(self) -> dict[int, int]:
         """KV heads of every layer that is compressed, by its index; no weights are read. Errors as for ``config``."""
         from kvfw.model.inspect.layers import anatomy
+
+        return {part.index: part.kv_heads for part in anatomy(self.skeleton).compressible}
+
+    @cached_property
+    def skeleton(self) -> PreTrainedModel:
+        """The model without weights (:mod:`kvfw.model.inspect.skeleton`). Errors as for ``config``."""
         from kvfw.model.inspect.skeleton import skeleton
 
-        seen = anatomy(skeleton(self.config, self.source.name, trust_remote_code=self._trust))
-        return {part.index: part.kv_heads for part in seen.compressible}
+        return skeleton(self.config, self.source.name, trust_remote_code=self._trust)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

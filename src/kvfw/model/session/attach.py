@@ -16,7 +16,8 @@ from kvfw.core.state.lexical import Vocabulary
 from kvfw.core.state.observation import Needs
 from kvfw.errors import BudgetError, OptionError, SpecError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
-from kvfw.model.cache.fingerprint import check_same_model
+from kvfw.model.cache.calibrated import check_calibrated
+from kvfw.model.cache.fingerprint import check_same_model, fingerprint
 from kvfw.model.compat.versions import cache_name
 from kvfw.model.inspect.layers import anatomy, text_config
 from kvfw.model.inspect.support import check_is_model
@@ -142,6 +143,7 @@ def _plan(
     if allocator is not None:
         asked = asked.allocated_by(allocator)
     bound = compressor(asked, amount(**amounts), sinks=sinks, recent=recent, depth=len(anatomy(model).layers))
+    check_calibrated(asked.parts, lambda: fingerprint(model))
     check_pools(bound, {part.index: part.kv_heads for part in anatomy(model).compressible})
     return SessionPlan(
         needs=bound.needs,

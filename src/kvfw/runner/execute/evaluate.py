@@ -97,6 +97,8 @@ def evaluate(
 def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecord], tell: Progress) -> None:
     done = {record.key for record in records}
     # Imported here, so that an invalid request fails fast.
+    from kvfw.model.cache.calibrated import check_calibrated
+    from kvfw.model.cache.fingerprint import fingerprint
     from kvfw.model.load.sentence import SentenceEncoder
     from kvfw.runner.execute.answers import Tools
     from kvfw.runner.execute.telemetry import rope_inversion
@@ -112,6 +114,8 @@ def _run_missing(plan: EvalPlan, folder: RunFolder, records: Sequence[TrialRecor
         return
     config = plan.config
     loaded = plan.model.load(dtype=config.dtype, device=config.device)
+    parts = [part for row in plan.rows if row.compressor for part in row.compressor.composition.parts]
+    check_calibrated(parts, lambda: fingerprint(loaded.model))
     tools = Tools(loaded, SentenceEncoder())
     for planned, due in zip(plan.prompts, left, strict=True):
         if not due:

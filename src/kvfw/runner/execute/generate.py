@@ -10,6 +10,8 @@ from kvfw.core.compress.compressor import compressor
 from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.core.state.observation import Needs
 from kvfw.model.cache.cache import CompressedCache
+from kvfw.model.cache.calibrated import check_calibrated
+from kvfw.model.cache.fingerprint import fingerprint
 from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.load import open_model
 from kvfw.model.run import decode
@@ -58,6 +60,8 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     check_parts(bound, opened, [ids])
     plans = [decoding_plan(one, config, tokenizer) for one in bound]
     loaded = opened.load(dtype=config.dtype, device=config.device)
+    for composition in compositions:
+        check_calibrated(composition.parts, lambda: fingerprint(loaded.model))
     needs = Needs()
     for one in bound if config.compress_every is None else ():
         needs = needs | one.needs

@@ -9,6 +9,8 @@ from kvfw.core.compose.budget import Amount
 from kvfw.core.compress.allocation import mean_budgets
 from kvfw.core.compress.compressor import Compressor, check_pools
 from kvfw.errors import PromptError
+from kvfw.model.cache.calibrated import check_calibrated
+from kvfw.model.cache.fingerprint import shape
 from kvfw.model.load.load import OpenModel
 from kvfw.runner.plan.config import CompressionConfig
 
@@ -69,11 +71,13 @@ def check_parts(bound: Iterable[Compressor], opened: OpenModel, prompts: Sequenc
 
     Raises:
         OptionError: a probe's text file does not exist.
+        UnsupportedError: a calibration file of a model of another shape.
         PromptError: a prompt and a probe exceed the model's positions.
         SpecError: no layer that the composition compresses has full attention.
         RunError: an allocator that looks at shapes alone does not fit the model, as a table of other heads.
     """
     for one in bound:
+        check_calibrated(one.composition.parts, lambda: shape(opened.skeleton))
         _check_probes(one, opened, max(prompts, key=len))
         # The model's layers are looked at only where that can find a fault: it takes a moment.
         if any(policy.layers or policy.allocator is not None for policy in one.composition.policies):

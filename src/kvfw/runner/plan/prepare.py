@@ -13,6 +13,7 @@ from kvfw.core.contracts.blame import blamed
 from kvfw.core.contracts.metric import DerivedMetric, Metric
 from kvfw.core.contracts.records import FULL, MetricInfo, RowKey, TrialKey, stratum_of
 from kvfw.core.contracts.task import Sample, Task, Turn
+from kvfw.core.parts.files import file_digests
 from kvfw.core.registry.registry import Registry
 from kvfw.core.state.observation import Needs
 from kvfw.errors import OptionError, PromptError
@@ -20,6 +21,7 @@ from kvfw.model.load.devices import choose_device, choose_dtype
 from kvfw.model.load.load import OpenModel, open_model
 from kvfw.runner.plan.config import EvalConfig
 from kvfw.runner.plan.decoding import decoding_plan
+from kvfw.runner.plan.independent import check_independent
 from kvfw.runner.plan.limits import check_length, check_parts, check_positions
 from kvfw.runner.plan.metrics import is_asked, registered_metrics
 from kvfw.runner.plan.task import built_task, check_scores, checked_samples
@@ -173,6 +175,8 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
     prompts = _prompts(config, samples)
     for planned in prompts:
         _check_fit(planned, config, amounts if compositions else (), model_config)
+    parts = [part for composition in compositions for part in composition.parts]
+    check_independent(parts, task, config.task, samples, tokenizer)
     check_parts(bound, model, [planned.compressed_ids for planned in prompts])
     rows = tuple(
         Row(RowKey(str(each.composition), str(each.amount)), each, decoding_plan(each, config, tokenizer))
@@ -193,6 +197,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         "max_new_tokens": config.max_new_tokens,
         # Left out where it is not used, so that runs of before it can be resumed.
         **({} if config.compress_every is None else {"compress_every": config.compress_every}),
+        **({"files": files} if (files := file_digests(parts)) else {}),
     }
     return EvalPlan(
         config=config,

@@ -115,6 +115,10 @@ class Niah(Part):
         check_grid(self.contexts, self.depths)
         haystack.read(self.haystack)
 
+    def sources(self) -> tuple[str, ...]:
+        """The haystack, from which no calibration file may be made."""
+        return (haystack.read(self.haystack),)
+
     def samples(self, tokenizer: Tokenizer) -> Iterator[Sample]:
         """Every depth of every seed of every length.
 

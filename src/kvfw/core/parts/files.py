@@ -1,0 +1,39 @@
+"""Files that options name, and the parts that parts hold."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+
+@dataclass(frozen=True)
+class FileOption:
+    """Marks an option that names a file on which results depend: ``Annotated[str, FileOption()]``.
+
+    ``words`` are values that name no file.
+    """
+
+    words: tuple[str, ...] = ()
+
+
+def with_held(parts: Iterable[object]) -> Iterator[object]:
+    """The parts and all parts that they hold in their options."""
+    for part in parts:
+        yield part
+        if isinstance(part, BaseModel):
+            held = [each for _, value in part for each in (value if isinstance(value, tuple) else (value,))]
+            yield from with_held(each for each in held if isinstance(each, BaseModel))
+
+
+def file_digests(parts: Iterable[object]) -> dict[str, str]:
+    """SHA-256 of every file that the parts, or parts they hold, name in their options, by its path as written."""
+    found = {}
+    for part in with_held(parts):
+        for key, info in type(part).model_fields.items() if isinstance(part, BaseModel) else ():
+            for mark in info.metadata:
+                value = getattr(part, key)
+                if isinstance(mark, FileOption) and value is not None and value not in mark.words:
+                    found[str(value)] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
+    return dict(sorted(found.items()))
