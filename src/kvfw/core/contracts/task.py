@@ -116,4 +116,7 @@ class Task(Protocol):
         """
 
     def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
-        """A value for every name in ``scores`` that is no metric; ``response`` is what the model wrote after the begun answer."""
+        """A value for every name in ``scores`` that is no metric.
+
+        ``response`` is what the model wrote after the begun answer.
+        """

@@ -64,9 +64,7 @@ def run_prompt(
         ) from error
 
 
-def scored(
-    task: Task, response: str, sample: Sample, turn: Turn, measured: Collection[str] = ()
-) -> dict[str, float]:
+def scored(task: Task, response: str, sample: Sample, turn: Turn, measured: Collection[str] = ()) -> dict[str, float]:
     """The task's scores of a response but those that a metric measures, in table order.
 
     Raises:

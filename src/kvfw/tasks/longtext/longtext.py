@@ -105,9 +105,7 @@ class Longtext(Part):
         again = passage[STARTED_TOKENS : STARTED_TOKENS + self.follow]
         return passage + between + passage[:STARTED_TOKENS], again
 
-    def _ids(
-        self, tokenizer: Tokenizer, text: str, places: list[int], tokens: int, window: int
-    ) -> tuple[int, ...]:
+    def _ids(self, tokenizer: Tokenizer, text: str, places: list[int], tokens: int, window: int) -> tuple[int, ...]:
         """Ids from the start of the window: the place nearest to its share of the text that has room."""
         # A window starts at its share of all but the end, which is left to the last one.
         room = max(len(text) - haystack.CHARS_PER_TOKEN * tokens, 0)
