@@ -5,9 +5,16 @@ from dataclasses import dataclass
 from typing import Final
 
 #: Short common nouns; most are one token, so that a slip is a lost item and not a spelling mistake.
-WORDS: Final[tuple[str, ...]] = tuple(
-    ["apple", "bread", "bridge", "candle", "castle", "chair", "circle", "cloud", "corner", "desert", "doctor", "dragon", "engine", "farmer", "father", "feather", "finger", "forest", "garden", "glass", "hammer", "island", "jacket", "kitchen", "ladder", "leather", "letter", "lion", "market", "mirror", "mother", "mountain", "needle", "ocean", "orange", "paper", "pencil", "pepper", "pocket", "prince", "queen", "rabbit", "ribbon", "river", "rocket", "sailor", "school", "shadow", "silver", "sister", "spider", "spring", "summer", "table", "temple", "thunder", "tiger", "tower", "valley", "village", "wagon", "water", "window", "winter"]
+# fmt: off
+WORDS: Final = (
+    "apple", "bread", "bridge", "candle", "castle", "chair", "circle", "cloud", "corner", "desert", "doctor",
+    "dragon", "engine", "farmer", "father", "feather", "finger", "forest", "garden", "glass", "hammer", "island",
+    "jacket", "kitchen", "ladder", "leather", "letter", "lion", "market", "mirror", "mother", "mountain", "needle",
+    "ocean", "orange", "paper", "pencil", "pepper", "pocket", "prince", "queen", "rabbit", "ribbon", "river",
+    "rocket", "sailor", "school", "shadow", "silver", "sister", "spider", "spring", "summer", "table", "temple",
+    "thunder", "tiger", "tower", "valley", "village", "wagon", "water", "window", "winter",
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
