@@ -16,38 +16,40 @@ def test_the_context_holds_the_list_and_the_answer_continues_its_first_number() 
     first, second = Chain(items=(5,), seeds=2).samples(tokenizer)
     (turn,) = first.turns
     context = tokenizer.decode(list(first.context_ids))
-    assert context.endswith("1." + turn.references[0])
+    assert context.endswith("\n2." + turn.references[0])
     assert turn.references != second.turns[0].references
-    assert tokenizer.decode(list(turn.begun_ids)).strip() == "1."
+    assert context.endswith(tokenizer.decode(list(turn.begun_ids)).strip() + turn.references[0])
     assert turn.max_new_tokens > len(tokenizer.encode(turn.references[0], add_special_tokens=False))
 
 
 def test_a_long_list_repeats_a_word_only_after_all_were_named() -> None:
-    (sample,) = Chain(items=(len(WORDS) + 3,), seeds=1).samples(SuiteTokenizer())
-    words = [line.rpartition(" ")[2] for line in sample.turns[0].references[0].splitlines()]
+    (sample,) = Chain(items=(len(WORDS) + 4,), seeds=1).samples(SuiteTokenizer())
+    context = SuiteTokenizer().decode(list(sample.context_ids))
+    words = [line.rpartition(" ")[2] for line in context.splitlines()[3:]]
+    assert len(words) == len(WORDS) + 4
     assert sorted(words[: len(WORDS)]) == sorted(WORDS)
 
 
 def test_squares_are_running_sums_of_the_steps() -> None:
     chain = stepped(stable_random("a"), 6)
-    steps = [int(line.rpartition(" ")[2]) for line in chain.context.splitlines()[2:]]
+    steps = [int(line.rpartition(" ")[2]) for line in chain.context.splitlines()[3:]]
     assert [int(item) for item in chain.items] == [sum(steps[: n + 1]) for n in range(6)]
 
 
 @pytest.mark.parametrize(
     ("response", "prefix", "items"),
     [
-        (" apple\n2. bread\n3. cloud\n4. lion", 1.0, 1.0),
-        (" Apple \n2. bread\n3. lion\n4. lion\n\nDone.", 0.5, 0.75),
-        (" bread\n2. bread\n2. cloud\n3. cloud", 0.0, 0.5),
-        (" apple\n3. cloud", 0.25, 0.5),
+        (" apple\n3. bread\n4. cloud\n5. lion", 1.0, 1.0),
+        (" Apple \n3. bread\n4. lion\n5. lion\n\nDone.", 0.5, 0.75),
+        (" bread\n3. bread\n3. cloud\n4. cloud", 0.0, 0.5),
+        (" apple\n4. cloud", 0.25, 0.5),
         ("", 0.0, 0.0),
     ],
 )
 def test_items_count_at_their_own_number(response: str, prefix: float, items: float) -> None:
     task = Chain(items=(4,), seeds=1)
     (sample,) = task.samples(SuiteTokenizer())
-    turn = sample.turns[0].__class__((1,), references=(" apple\n2. bread\n3. cloud\n4. lion",))
+    turn = sample.turns[0].__class__((1,), references=(" apple\n3. bread\n4. cloud\n5. lion",))
     assert task.score(response, sample, turn) == {"prefix": prefix, "items_right": items}
 
 

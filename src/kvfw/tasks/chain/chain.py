@@ -15,8 +15,8 @@ from kvfw.tasks.prompting import begun_ids, check_distinct, encoded, framed, sta
 
 Kind = Literal["copy", "steps"]
 MAKERS: Final = {"copy": copied, "steps": stepped}
-#: The answer is begun with its first number.
-BEGUN: Final = "1."
+#: The answer is begun up to here: with only the first number, small models write it again.
+BEGUN: Final = "2."
 #: Tokens a response may be longer than the right one.
 SPARE_TOKENS: Final = 8
 ITEM: Final = re.compile(r"(?:^|\n)\s*(\d+)\.\s*([^\n]*)")
@@ -26,9 +26,10 @@ class Chain(Part):
     """Long answers: copy a list back item by item, or write down a state after each of many steps.
 
     ``copy``: a numbered list of common words comes back with its numbers. ``steps``: a piece moves forward by 1 to 3
-    squares at a time; the answer is the square after each step. Answers are begun with ``1.`` and are about as long
-    as the prompt, so that what is lost shows late in them, also with ``compress_every``. ``prefix`` is the share of
-    items right before the first wrong one; ``items`` the share that stands right at its own number.
+    squares at a time; the answer is the square after each step. Answers are begun with the first item and are about as
+    long as the prompt, so that what is lost shows late in them, also with ``compress_every``. ``prefix`` is the share
+    of items, of the second to the last, right before the first wrong one; ``items_right`` the share that stands right
+    at its own number.
 
     The metric ``agreement`` keeps its value for each token of the full cache's answer: agreement by position.
 
@@ -67,8 +68,8 @@ class Chain(Part):
                 for seed in range(self.seeds):
                     chain = MAKERS[kind](stable_random("chain", kind, items, seed), items)
                     head, tail = framed(tokenizer, chain.context, chain.question)
-                    # After "1.", as a response continues it.
-                    answer = numbered(chain.items).removeprefix(BEGUN)
+                    begun = f"{numbered(chain.items[:1])}\n{BEGUN}"
+                    answer = numbered(chain.items).removeprefix(begun)
                     yield Sample(
                         id=f"{kind}-{items}-{seed}",
                         group=f"{kind}-{items}/{seed}",
@@ -77,7 +78,7 @@ class Chain(Part):
                         turns=(
                             Turn(
                                 tail,
-                                begun_ids(tokenizer, tail, BEGUN),
+                                begun_ids(tokenizer, tail, begun),
                                 (answer,),
                                 len(encoded(tokenizer, answer)) + SPARE_TOKENS,
                             ),
@@ -95,7 +96,7 @@ class Chain(Part):
 
 
 def listed(response: str) -> dict[int, str]:
-    """Items by number of an answer begun with ``1.``; the first of a number counts, case and spaces do not."""
+    """Items by number of an answer begun with ``2.``; the first of a number counts, case and spaces do not."""
     found: dict[int, str] = {}
     for number, item in ITEM.findall(BEGUN + response):
         found.setdefault(int(number), item.strip().lower())
