@@ -37,7 +37,7 @@ class Chain(Part):
     """
 
     kinds: tuple[Kind, ...] = Field(("copy",), description="copy, steps")
-    items: tuple[int, ...] = Field((40,), description="items of the list, or steps")
+    items: tuple[int, ...] = Field((18,), description="items of the list, or steps")
     seeds: int = Field(8, ge=1, le=1000, description="samples per kind and number of items, numbered from 0")
 
     scores: ClassVar[tuple[MetricInfo, ...]] = (
