@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from kvfw.core.contracts.metric import Evidence, Measured, Metric, Missing, Response
+from kvfw.core.contracts.metric import Evidence, Measured, Metric, Missing, Response, Shift
 from kvfw.core.contracts.records import FULL, TrialKey, TrialRecord, vector_of, vector_text
 from kvfw.core.contracts.task import Sample, Turn
 from kvfw.core.state.state import KVState
+from kvfw.metrics.delta_nll import DeltaNLL
 from kvfw.metrics.embed_cos import EmbedCosine
 from kvfw.metrics.hidden_cos import CentredHiddenCosine, HiddenCosine, cosine
 from kvfw.metrics.kv_mb import KVMegabytes, OverheadMegabytes
 from kvfw.metrics.ref_ppl import RefPPL
 from kvfw.metrics.self_ppl import SelfPPL
+from kvfw.metrics.shift import KL, Agreement
 from kvfw.metrics.span_kept import SpanKept
 from kvfw.metrics.tok_s import TokensPerSecond
 
@@ -30,6 +32,9 @@ class Fake:
 
     def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         return self.nlls.get(tokens, ())
+
+    def shift(self, tokens: tuple[int, ...]) -> Shift:
+        return Shift((0.5, 1.5), (True, False)) if tokens == REFERENCE and self.nlls else Shift()
 
     def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         return self.states.get(tokens, ())
@@ -81,7 +86,15 @@ def test_perplexities_look_at_the_right_text_over_the_compressed_cache() -> None
     assert SelfPPL().measure(found) == pytest.approx(math.exp(0.5))
 
 
-@pytest.mark.parametrize("metric", [RefPPL(), SelfPPL(), HiddenCosine()])
+def test_distributions_are_compared_along_the_full_caches_response() -> None:
+    own, full = Fake(nlls={REFERENCE: (1.0, 2.0), OWN: (0.5,)}), Fake(nlls={REFERENCE: (1.0, 0.5)})
+    found = evidence(engine=own, reference_engine=full)
+    assert DeltaNLL().measure(found) == pytest.approx(0.75)
+    assert KL().measure(found) == Measured(1.0, (0.5, 1.5))
+    assert Agreement().measure(found) == Measured(0.5, (1.0, 0.0))
+
+
+@pytest.mark.parametrize("metric", [RefPPL(), SelfPPL(), HiddenCosine(), KL(), Agreement(), DeltaNLL()])
 def test_a_response_of_one_token_gives_a_reason(metric: Metric) -> None:
     value = metric.measure(evidence())
     assert isinstance(value, Missing)

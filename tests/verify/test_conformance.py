@@ -16,12 +16,17 @@ COSTED = "ewmeans"
 #: A table for the suite's layers and its model's, of two KV heads each.
 TABLE = {"layers": [[1, 2], [3, "full"], [1, 1], [0, "streaming"]]}
 
+RECORD = {"dataset": "qasper", "context": "The ship sailed in winter. " * 99, "input": "When?", "answers": ["winter"]}
+#: Options of the parts that read a file.
+WITH_FILES = {"table": "(file=heads.json)", "jsonl": "(file=records.jsonl)"}
+
 
 @pytest.mark.parametrize("spec", default_registry().specs.values(), ids=lambda spec: f"{spec.kind}-{spec.name}")
 def test_conformance(spec: PartSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("heads.json").write_text(json.dumps(TABLE))
-    text = "table(file=heads.json)" if spec.name == "table" else spec.name
+    Path("records.jsonl").write_text(json.dumps(RECORD))
+    text = spec.name + WITH_FILES.get(spec.name, "")
     report = verify_part(text, kind=spec.kind, without=() if spec.name == COSTED else {"cost"})
     assert report.passed, str(report)
     assert len(report.parts) == 1

@@ -10,6 +10,11 @@ def kvfw_parts() -> tuple[PartSpec, ...]:
     here = "kvfw.metrics"
     return (
         PartSpec(Kind.METRIC, "ref_ppl", f"{here}.ref_ppl:RefPPL", "perplexity of the full cache's own response"),
+        PartSpec(
+            Kind.METRIC, "delta_nll", f"{here}.delta_nll:DeltaNLL", "surprise at that response, beyond full's own"
+        ),
+        PartSpec(Kind.METRIC, "kl", f"{here}.shift:KL", "divergence of next-token distributions from full's"),
+        PartSpec(Kind.METRIC, "agreement", f"{here}.shift:Agreement", "how often the likeliest next token is full's"),
         PartSpec(Kind.METRIC, "self_ppl", f"{here}.self_ppl:SelfPPL", "perplexity of the method's own response"),
         PartSpec(
             Kind.METRIC, "embed_cos", f"{here}.embed_cos:EmbedCosine", "sentence-embedding cosine to full's response"

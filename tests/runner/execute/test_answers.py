@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
@@ -99,6 +100,36 @@ def test_a_text_to_follow_stands_in_place_of_every_rows_response(
     likelihoods = [answer.engine.nll(follow) for answer in found]
     assert {len(nll) for nll in likelihoods} == {4 if question else 3}
     assert len(set(likelihoods)) == len(rows)
+
+
+@pytest.mark.parametrize("question", [(), QUESTION], ids=["aware", "agnostic"])
+def test_distributions_are_compared_with_the_full_caches_in_the_forward_of_its_likelihoods(
+    tools: Tools, filled: Prefill, question: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = Turn(QUESTION, follow_ids=(9, 8, 7, 6))
+    asked = Question(0, turn, tuple(question), timed=False, sha256="0" * 64)
+    (whole,), _ = compressed(filled, [Row(RowKey("full", "ratio=1"), None)])
+    (baseline,) = answers(filled, [whole], asked, tools)
+    ready, _ = compressed(filled, [row("streaming", 8)])
+    (answer,) = answers(filled, ready, asked, tools, baseline)
+    nll, full = answer.engine.nll(turn.follow_ids), baseline.engine.nll(turn.follow_ids)
+    monkeypatch.setattr(decode, "teacher_forced", lambda *_, **__: pytest.fail("another forward"))
+    shift = answer.engine.shift(turn.follow_ids)
+    assert len(shift.kl) == len(shift.same) == len(nll) == len(full)
+    assert all(kl > 0 for kl in shift.kl)
+    assert set(baseline.engine.shift(turn.follow_ids).kl) == {0.0}
+    monkeypatch.undo()
+    # By hand, from the logits over both caches.
+    p, q = (
+        decode.teacher_forced(
+            tools.loaded.model, filled.cache_of(each.states), turn.follow_ids, before=question, keep_logits=True
+        ).logits
+        for each in (whole, ready[0])
+    )
+    assert p is not None
+    assert q is not None
+    expected = torch.nn.functional.kl_div(q.log_softmax(-1), p.log_softmax(-1), reduction="none", log_target=True)
+    assert shift.kl == pytest.approx(expected.sum(-1).tolist(), rel=1e-3, abs=1e-6)
 
 
 def test_an_unsure_row_is_decoded_alone(tools: Tools, filled: Prefill, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,9 @@ def test_a_run_has_the_baseline_and_every_row_and_its_files(tiny_folder: Path, t
     assert set(saved["rows"][1]["metrics"]) == {
         "recall",
         "ref_ppl",
+        "delta_nll",
+        "kl",
+        "agreement",
         "self_ppl",
         "embed_cos",
         "hidden_cos",

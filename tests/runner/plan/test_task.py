@@ -112,6 +112,11 @@ def test_scores_need_names_of_their_own_and_one_primary() -> None:
 
     with pytest.raises(UnsupportedError, match="task 'mine': the name of score 'words' is taken"):
         check_scores(Clashing(), [metric], "mine")
+
+    class Judged(Bare):
+        scores: ClassVar[tuple[MetricInfo, ...]] = (sound.Words.info.model_copy(update={"primary": True}),)
+
+    check_scores(Judged(), [metric], "mine")
     unranked, _ = built(task="Unranked", registry=unranked_registry())
     assert isinstance(unranked, sound.Sum)
     with pytest.raises(UnsupportedError, match=r"must mark one of its scores \(right\) as primary"):

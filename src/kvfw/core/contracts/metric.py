@@ -42,6 +42,19 @@ class Response:
     text: str
 
 
+@dataclass(frozen=True)
+class Shift:
+    """How far next-token distributions are from the full cache's, token by token.
+
+    Args:
+        kl: Kullback-Leibler divergences ``KL(full || compressed)``, nats, at least 0.
+        same: whether both find the same token most likely.
+    """
+
+    kl: tuple[float, ...] = ()
+    same: tuple[bool, ...] = ()
+
+
 class Engine(Protocol):
     """Runs models for metrics over a fresh copy of one trial's cache, lazily and once per question."""
 
@@ -50,6 +63,12 @@ class Engine(Protocol):
 
         Tokens 2...T in question-aware runs (token 1 comes from the prompt's uncompressed logits), all in
         question-agnostic runs; empty if there are none.
+        """
+
+    def shift(self, tokens: tuple[int, ...]) -> Shift:
+        """The distributions of a continuation's tokens against the full cache's; the same tokens as in ``nll``.
+
+        Along the full cache's own response it costs no forward beyond that of ``nll``.
         """
 
     def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:

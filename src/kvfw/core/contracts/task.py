@@ -97,7 +97,10 @@ class Task(Protocol):
     """
 
     scores: "ClassVar[tuple[MetricInfo, ...]]"
-    """The values :meth:`score` returns, in table order; exactly one is ``primary``."""
+    """The values a response is judged by, in table order; exactly one is ``primary``.
+
+    A metric can be one of them: its ``info``, except for ``primary``. The metric measures it, :meth:`score` does not.
+    """
 
     def check(self) -> None:
         """Checks options and files before anything is fetched.
@@ -114,4 +117,7 @@ class Task(Protocol):
         """
 
     def score(self, response: str, sample: Sample, turn: Turn) -> Mapping[str, float]:
-        """A value for every name in ``scores``; ``response`` is what the model wrote after the begun answer."""
+        """A value for every name in ``scores`` that is no metric.
+
+        ``response`` is what the model wrote after the begun answer.
+        """

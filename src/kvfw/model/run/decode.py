@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kvfw.core.contracts.metric import Shift
+from kvfw.core.ops.divergence import shift_of
 from kvfw.core.state.observation import Needs
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.compat.clock import clock_s
@@ -134,10 +136,14 @@ class Forced:
     Args:
         nll: negative log-likelihoods (nats) of its tokens, without the first if nothing was fed before it.
         hidden: mean over the inputs y1...y(T-1) of the states after the final norm, ``[D]`` float32; None for T = 1.
+        logits: of the tokens in ``nll``, ``[n, V]`` in the model's dtype, if they were to be kept.
+        shift: against given logits; None without.
     """
 
     nll: tuple[float, ...]
     hidden: Tensor | None
+    logits: Tensor | None = None
+    shift: Shift | None = None
 
 
 @torch.inference_mode()
@@ -148,15 +154,19 @@ def teacher_forced(
     *,
     before: Sequence[int] = (),
     plan: SessionPlan | None = None,
+    keep_logits: bool = False,
+    against: Tensor | None = None,
 ) -> Forced:
     """The likelihood of ``tokens``: feeds ``before`` and all but the last of them to the prompt's cache.
 
     ``before`` are exact tokens between the cached ones and these, such as a question over a compressed context. Without
     them token 1 has no likelihood: it comes from the prompt's logits and says nothing about the cache. They are fed at
-    once, or, where ``plan`` compresses the cache again, in stretches between two compressions.
+    once, or, where ``plan`` compresses the cache again, in stretches between two compressions. ``against`` are logits
+    that another cache kept for the same tokens.
     """
     predicted = list(tokens) if before else list(tokens[1:])
     nll, states, fed = list[float](), list[Tensor](), 0
+    kept, shifts = list[Tensor](), list[Shift]()
     with decoding(model, cache, plan):
         for piece in _stretches(before, tokens[:-1], plan.compress_every if plan is not None else None):
             ids = torch.tensor([piece], device=model.device)
@@ -164,11 +174,21 @@ def teacher_forced(
             # The last token before the continuation predicts its first one.
             first, fed = max(fed - max(len(before) - 1, 0), 0), fed + len(piece)
             aims = torch.tensor(predicted[first : fed - max(len(before) - 1, 0)], device=model.device)
-            logits = output.logits[0, len(piece) - len(aims) :].float()
+            raw = output.logits[0, len(piece) - len(aims) :]
+            logits = raw.float()
+            if keep_logits:
+                kept.append(raw)
+            if against is not None:
+                shifts.append(shift_of(against[first : first + len(aims)].float(), logits))
             nll += torch.nn.functional.cross_entropy(logits, aims, reduction="none").tolist()
             states.append(output.hidden_states[-1][0, max(len(before) - fed + len(piece), 0) :].float())
     hidden = torch.cat(states) if states else torch.zeros(0)
-    return Forced(tuple(nll), hidden.mean(dim=0) if len(hidden) else None)
+    return Forced(
+        tuple(nll),
+        hidden.mean(dim=0) if len(hidden) else None,
+        torch.cat(kept) if kept else None,
+        None if against is None else Shift(sum((s.kl for s in shifts), ()), sum((s.same for s in shifts), ())),
+    )
 
 
 def _stretches(before: Sequence[int], tokens: Sequence[int], every: int | None) -> Iterator[list[int]]:

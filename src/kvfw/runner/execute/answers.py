@@ -92,11 +92,18 @@ def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, 
 
 
 @torch.inference_mode()
-def answers(filled: Prefill, rows: Sequence[Compressed], question: Question, tools: Tools) -> tuple[Answer, ...]:
-    """The model's answers to a question over the slots of each row; ``rows`` are one batch of :func:`batches`."""
+def answers(
+    filled: Prefill, rows: Sequence[Compressed], question: Question, tools: Tools, baseline: Answer | None = None
+) -> tuple[Answer, ...]:
+    """The model's answers to a question over the slots of each row; ``rows`` are one batch of :func:`batches`.
+
+    ``baseline``: the full cache's answer; None: the only row is the full cache.
+    """
     device = tools.loaded.model.device
+    reference = None if baseline is None else (baseline.engine, baseline.response.tokens)
+    after, encoder = question.exact_ids, tools.encoder
     engines = [
-        CacheEngine(tools.loaded, filled, each.states, question.exact_ids, tools.encoder, each.row.decoding, each.cache)
+        CacheEngine(tools.loaded, filled, each.states, after, encoder, each.row.decoding, each.cache, reference)
         for each in rows
     ]
     started = clock_s(device)

@@ -1,10 +1,11 @@
 """Runs the model over one trial's cache for metrics."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from kvfw.core.contracts.metric import Missing
+from kvfw.core.contracts.metric import Missing, Shift
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.report import CacheReport
@@ -27,6 +28,7 @@ class CacheEngine:
         encoder: sentence embeddings.
         plan: how the cache is compressed again while decoding, if it is.
         kept: the compressed cache that such a plan goes on with.
+        reference: the engine over the full cache, and its response; None: this is that engine.
     """
 
     def __init__(
@@ -38,10 +40,11 @@ class CacheEngine:
         encoder: SentenceEncoder,
         plan: SessionPlan | None = None,
         kept: CompressedCache | None = None,
+        reference: "tuple[CacheEngine, tuple[int, ...]] | None" = None,
     ) -> None:
         self.model, self.filled, self.states = loaded.model, filled, states
         self.after, self.encoder = tuple(after), encoder
-        self.plan, self._kept = plan, kept
+        self.plan, self._kept, self._reference = plan, kept, reference
         self._forced: dict[tuple[int, ...], Forced] = {}
 
     def started(self) -> tuple[CompressedCache, Tensor]:
@@ -55,6 +58,15 @@ class CacheEngine:
         """Teacher-forced negative log-likelihoods."""
         return self._answer(tokens).nll
 
+    def shift(self, tokens: tuple[int, ...]) -> Shift:
+        """Next-token distributions against the full cache's."""
+        forced = self._answer(tokens)
+        if self._reference is None:
+            return Shift((0.0,) * len(forced.nll), (True,) * len(forced.nll))
+        found = forced.shift or self._force(tokens, compared=True).shift
+        assert found is not None
+        return found
+
     def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Mean final hidden state."""
         hidden = self._answer(tokens).hidden
@@ -62,9 +74,26 @@ class CacheEngine:
 
     def _answer(self, tokens: tuple[int, ...]) -> Forced:
         if tokens not in self._forced:
-            cache = self._cache()
-            self._forced[tokens] = decode.teacher_forced(self.model, cache, tokens, before=self.after, plan=self.plan)
+            # Along the full cache's response distributions are compared at once: logits are too large to keep per row.
+            self._force(tokens, compared=self._reference is not None and tokens == self._reference[1])
         return self._forced[tokens]
+
+    def _force(self, tokens: tuple[int, ...], *, compared: bool) -> Forced:
+        whole = self._reference
+        against = whole[0]._answer(tokens).logits if whole is not None and compared else None
+        forced = decode.teacher_forced(
+            self.model,
+            self._cache(),
+            tokens,
+            before=self.after,
+            plan=self.plan,
+            keep_logits=whole is None,
+            against=against,
+        )
+        if compared and against is None:
+            forced = replace(forced, shift=Shift())  # a text of one token
+        self._forced[tokens] = forced
+        return forced
 
     def similarity(self, text: str, other: str) -> float | Missing:
         """Cosine of sentence embeddings."""

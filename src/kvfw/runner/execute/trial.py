@@ -54,7 +54,7 @@ def run_prompt(
         failed += errors
         for question, baseline in baselines.items():
             asked = [each for each in ready if question in missing[each.row.key]]
-            for each, answer in zip(asked, answers(filled, asked, question, tools), strict=True):
+            for each, answer in zip(asked, answers(filled, asked, question, tools, baseline), strict=True):
                 yield _record(each.row, planned, question, answer, baseline, plan, tools)
     if failed:
         row, error = failed[0]
@@ -64,12 +64,16 @@ def run_prompt(
         ) from error
 
 
-def scored(task: Task, response: str, sample: Sample, turn: Turn) -> dict[str, float]:
-    """The task's scores of a response, in table order. Raises RunError if scoring fails or gives no finite number."""
+def scored(task: Task, response: str, sample: Sample, turn: Turn, measured: Collection[str] = ()) -> dict[str, float]:
+    """The task's scores of a response but those that a metric measures, in table order.
+
+    Raises:
+        RunError: scoring fails or does not give a finite number for each.
+    """
     who = f"task {type(task).__name__}"
     with blamed(who):
         found = dict(task.score(response, sample, turn))
-    names = [info.name for info in task.scores]
+    names = [info.name for info in task.scores if info.name not in measured]
     if found.keys() != set(names) or not all(isinstance(v, int | float) and math.isfinite(v) for v in found.values()):
         raise RunError(f"{who} scored a response {found} where a number is expected for each of {', '.join(names)}")
     return {name: float(found[name]) for name in names}
@@ -93,7 +97,8 @@ def _record(
         reference_engine=baseline.engine,
         peak_bytes=answer.peak_bytes,
     )
-    values: dict[str, float | None] = {**scored(plan.task, response.text, sample, turn)}
+    by_metrics = {metric.info.name for metric in plan.metrics}
+    values: dict[str, float | None] = {**scored(plan.task, response.text, sample, turn, by_metrics)}
     reasons, vectors = dict[str, str](), dict[str, str]()
     for metric in plan.metrics:
         name = metric.info.name

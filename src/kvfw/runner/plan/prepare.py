@@ -207,7 +207,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         prompts=prompts,
         metrics=tuple(metric for metric in metrics if isinstance(metric, Metric)),
         derived=tuple(metric for metric in metrics if isinstance(metric, DerivedMetric)),
-        infos=(*task.scores, *(metric.info for metric in metrics)),
+        infos=(*task.scores, *(m.info for m in metrics if m.info.name not in {info.name for info in task.scores})),
         references=_references(config, rows, registry),
         settings=settings,
     )

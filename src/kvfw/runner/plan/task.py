@@ -60,11 +60,17 @@ def built_task(config: EvalConfig, registry: Registry) -> tuple[Task, str]:
 
 
 def check_scores(task: Task, metrics: Sequence[Metric | DerivedMetric], name: str) -> None:
-    """Raises UnsupportedError unless score names are unique, also among metrics, and exactly one score is primary."""
+    """Raises UnsupportedError unless score names are unique and exactly one score is primary.
+
+    A score may have a metric's name only if it is that metric.
+    """
     names = [info.name for info in task.scores]
-    taken = [metric.info.name for metric in metrics]
-    for score in names:
-        if score in taken or names.count(score) > 1:
+    taken = {metric.info.name: metric.info for metric in metrics if isinstance(metric, Metric)}
+    derived = {metric.info.name for metric in metrics} - taken.keys()
+    for info in task.scores:
+        score = info.name
+        other = score in taken and info != taken[score].model_copy(update={"primary": info.primary})
+        if other or score in derived or names.count(score) > 1:
             raise UnsupportedError(f"task {name!r}: the name of score {score!r} is taken by another score or metric")
     if sum(info.primary for info in task.scores) != 1:
         raise UnsupportedError(f"task {name!r} must mark one of its scores ({', '.join(names)}) as primary")

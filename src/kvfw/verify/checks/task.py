@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from kvfw.core.contracts.task import Sample, Task
 from kvfw.core.parts.spec import Kind
+from kvfw.core.registry.registry import default_registry
 from kvfw.errors import KvfwError, PromptError, RunError
 from kvfw.runner.plan.task import sample_fault
 from kvfw.verify.findings.property import holds
@@ -24,6 +25,11 @@ FIRST = 12
 CONTEXTS = (1024, 2048, 4096)
 #: Options that make a sample for each of their values.
 GRID = ("contexts", "depths")
+
+
+def _metrics() -> set[str]:
+    """Names of the metrics, which a task can be judged by without scoring them."""
+    return {spec.name for spec in default_registry().of_kind(Kind.METRIC)}
 
 
 def _options(task: Task) -> dict[str, object]:
@@ -108,7 +114,7 @@ def scores(subject: Subject) -> Verdicts:
     primary = [info for info in task.scores if info.primary]
     if len(primary) != 1 or primary[0].higher_is_better is None:
         yield Failed("one primary score with a direction", f"{len(primary)} among {len(task.scores)} scores")
-    names = {info.name for info in task.scores}
+    names = {info.name for info in task.scores} - _metrics()
     for sample in _samples(task)[:4]:
         for turn in sample.turns:
             for response in (*turn.references, "", "something else\n"):
@@ -122,6 +128,8 @@ def best(subject: Subject) -> Verdicts:
     """No response may score better than a reference."""
     task = _task(subject)
     (info,) = (info for info in task.scores if info.primary)
+    if info.name in _metrics():
+        return
     sign = -1 if info.higher_is_better is False else 1
     for sample in _samples(task)[:4]:
         for turn in sample.turns:

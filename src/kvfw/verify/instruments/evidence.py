@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kvfw.core.contracts.metric import Evidence, Missing, Response
+from kvfw.core.contracts.metric import Evidence, Missing, Response, Shift
 from kvfw.core.contracts.records import FULL, TrialKey, TrialRecord, vector_text
 from kvfw.core.contracts.task import Sample, Turn
 from kvfw.core.state.observation import Needs
@@ -30,23 +30,28 @@ class MadeUpEngine:
     """Answers as a model would, from the tokens alone.
 
     Args:
-        shift: added to every number, as if another model had answered.
+        offset: added to every number, as if another model had answered.
         encoder: whether it has sentence embeddings.
     """
 
-    shift: float = 0.0
+    offset: float = 0.0
     encoder: bool = True
 
     def nll(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Numbers from 0.1 to 2, for the second token and later ones."""
-        return tuple(0.1 + self.shift + (token * 7919 % 100) / 53 for token in tokens[1:])
+        return tuple(0.1 + self.offset + (token * 7919 % 100) / 53 for token in tokens[1:])
+
+    def shift(self, tokens: tuple[int, ...]) -> Shift:
+        """Numbers from 0.1 to 2 and every third token another, as in ``nll``."""
+        nll = self.nll(tokens)
+        return Shift(nll, tuple(i % 3 != 2 for i in range(len(nll))))
 
     def hidden(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         """A vector of 16 numbers; none for one token."""
         if len(tokens) < 2:
             return ()
         rng = random.Random(repr(tokens))
-        return tuple(rng.gauss(1.0, 1.0) + self.shift for _ in range(16))
+        return tuple(rng.gauss(1.0, 1.0) + self.offset for _ in range(16))
 
     def similarity(self, text: str, other: str) -> float | Missing:
         """1 for equal texts, 0.5 for others."""
@@ -84,7 +89,7 @@ def ordinary() -> Evidence:
         kv_bytes=3 * 2**20,
         overhead_bytes=2**17,
         timed=True,
-        engine=MadeUpEngine(shift=0.2),
+        engine=MadeUpEngine(offset=0.2),
         reference_engine=MadeUpEngine(),
         peak_bytes=4 * 2**20,
     )

@@ -1,0 +1,1 @@
+"""Published benchmarks from files of their own formats."""

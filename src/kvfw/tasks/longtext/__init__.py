@@ -1,0 +1,1 @@
+"""Perplexity on long text."""
