@@ -58,6 +58,7 @@ BROKEN = (
     _broken("device", Kind.SCORER, "Homeless", "add"),
     _broken("no-square", Kind.SCORER, "Square", "4.0 x"),
     _broken("cost", Kind.SCORER, "Slow", "x prefill"),
+    _broken("calibration", Kind.SCORER, "Fickle", "others the second time"),
     _broken("select-mask", Kind.SELECTOR, "Numbers", "torch.int64"),
     _broken("select-count", Kind.SELECTOR, "Evened", "[0, 3]"),
     _broken("select-eligible", Kind.SELECTOR, "Tempted", "infinite"),

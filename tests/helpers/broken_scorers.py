@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import ConfigDict, SkipValidation
 from torch import Tensor
 
 from helpers import sound_parts as sound
+from kvfw.core.contracts.calibration import CalibratedPart, Piece
 from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.part import Part, PartOption
 from kvfw.core.parts.spec import Kind
@@ -174,3 +176,17 @@ class Slow(sound.Norm):
     def score(self, obs: Observation) -> Tensor:
         time.sleep(0.7)
         return super().score(obs)
+
+
+class Fickle(CalibratedPart):
+    """Learns something else from the same text every time."""
+
+    calibration_needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = Needs()
+
+    def calibrate(self, pieces: Iterable[Piece]) -> dict[str, Tensor]:
+        return {f"{layer}.scale": torch.rand(1) for piece in pieces for layer in piece}
+
+    def score(self, obs: Observation) -> Tensor:
+        scores: Tensor = obs.state.keys.float().norm(dim=-1)
+        return scores

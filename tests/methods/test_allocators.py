@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from kvfw.core.compress.allocation import allocated
 from kvfw.core.contracts.parts import Allocator, LayerView
 from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import default_registry
+from kvfw.core.state.observation import Columns
 from kvfw.errors import SpecError
 from kvfw.methods.allocators.adakv import AdaKV
 from kvfw.methods.allocators.cake import Cake
@@ -304,7 +306,10 @@ def views_of(allocator: Allocator, rows: Sequence[int]) -> list[LayerView]:
     for i in range(count):
         shown = window_layer(i, [prompts(i)[row] for row in rows], 6)
         ranking = scored_layer(i, [[(0.0,)]]).ranking
-        found.append(LayerView(i, 2, shown.middle, shown.obs, ranking))
+        assert shown.obs is not None
+        # What duo looks at: attention from afar.
+        far = {Columns(128): shown.obs.state.keys[..., 0].float().abs()}
+        found.append(LayerView(i, 2, shown.middle, replace(shown.obs, columns=far), ranking))
     return found
 
 

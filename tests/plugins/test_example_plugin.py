@@ -32,7 +32,7 @@ def test_their_parts_are_registered_under_their_own_names(registry: Registry) ->
         "segments": "segments",
         "slow": "segments",
         "pairs": "pairs",
-        "agreement": "pairs",
+        "same_start": "pairs",
     }
 
 
@@ -58,7 +58,7 @@ def test_they_work_in_compositions(registry: Registry, text: str, budget: list[l
 
 
 @pytest.mark.parametrize(
-    "text", ["key_norm", "segments", "segments(cut=weight)", "slow", "slow(wavelength=50)", "pairs", "agreement"]
+    "text", ["key_norm", "segments", "segments(cut=weight)", "slow", "slow(wavelength=50)", "pairs", "same_start"]
 )
 def test_they_keep_their_contracts(registry: Registry, text: str) -> None:
     report = verify_part(text, registry=registry, without={"cost"})

@@ -82,14 +82,14 @@ def test_hybrids_of_plugin_parts_are_evaluated(installed: Installed, tmp_path: P
     assert done.returncode == 0, done.stderr
     rows = {row["compose"]: row for row in json.loads(done.stdout)["rows"]}
     assert list(rows) == ["full", *HYBRIDS]
-    assert rows["full"]["metrics"]["agreement"]["mean"] == 1.0
+    assert rows["full"]["metrics"]["same_start"]["mean"] == 1.0
     for text in HYBRIDS:
-        assert 0 < rows[text]["metrics"]["agreement"]["mean"] <= 1.0
+        assert 0 < rows[text]["metrics"]["same_start"]["mean"] <= 1.0
         assert rows[text]["metrics"]["kv_mb"]["mean"] < rows["full"]["metrics"]["kv_mb"]["mean"]
     facts = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))["facts"]
     assert facts["plugins"]["keynorm"] == {"distribution": "kvfw-keynorm", "version": "0.1.0"}
     assert sorted(facts["plugins"]) == ["keynorm", "kvfw", "pairs", "segments"]
-    assert "Agreement" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "Same start" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_a_task_of_a_plugin_is_evaluated(installed: Installed, tmp_path: Path) -> None:

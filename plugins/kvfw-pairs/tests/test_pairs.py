@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kvfw_pairs import kvfw_parts
-from kvfw_pairs.metric import Agreement
+from kvfw_pairs.metric import SameStart
 from kvfw_pairs.task import Pairs
 
 from kvfw import PromptError, Sample, Task, decoded
@@ -154,7 +154,7 @@ def test_the_least_context_it_names_is_enough(tokenizer: Letters) -> None:
 
 
 def test_the_entry_module_announces_both_parts() -> None:
-    assert [(spec.kind.value, spec.name) for spec in kvfw_parts()] == [("task", "pairs"), ("metric", "agreement")]
-    loaded: list[object] = [Pairs, Agreement]
+    assert [(spec.kind.value, spec.name) for spec in kvfw_parts()] == [("task", "pairs"), ("metric", "same_start")]
+    loaded: list[object] = [Pairs, SameStart]
     assert [spec.load() for spec in kvfw_parts()] == loaded
     assert isinstance(Pairs(), Task)

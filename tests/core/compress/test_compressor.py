@@ -47,8 +47,8 @@ def names(kind: Kind) -> list[str]:
     return [spec.name for spec in default_registry().of_kind(kind)]
 
 
-#: Scorers whose scores are below 0, so that they cannot weight a merge.
-NEGATIVE = {"knorm", "keydiff"}
+#: Scorers whose scores can be below 0, so that they cannot weight a merge.
+NEGATIVE = {"knorm", "keydiff", "compactor", "qfilters", "rkv"}
 
 
 def stage_texts() -> list[str]:

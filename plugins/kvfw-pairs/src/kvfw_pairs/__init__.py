@@ -8,5 +8,5 @@ def kvfw_parts() -> list[PartSpec]:
     """A task and a metric."""
     return [
         PartSpec(Kind.TASK, "pairs", "kvfw_pairs.task:Pairs", "find the value of one key among many"),
-        PartSpec(Kind.METRIC, "agreement", "kvfw_pairs.metric:Agreement", "leading tokens equal to the full cache's"),
+        PartSpec(Kind.METRIC, "same_start", "kvfw_pairs.metric:SameStart", "leading tokens equal to the full cache's"),
     ]

@@ -5,7 +5,7 @@ from typing import ClassVar
 from kvfw import Evidence, MetricInfo, MetricPart, Missing, Value
 
 
-class Agreement(MetricPart):
+class SameStart(MetricPart):
     """Share of the full cache's response that is written alike before the first token that differs.
 
     ``m / n`` for the greatest ``m`` with ``y_1 ... y_m = r_1 ... r_m``, where the full cache's response ``r`` has ``n``
@@ -13,7 +13,7 @@ class Agreement(MetricPart):
     """
 
     info: ClassVar[MetricInfo] = MetricInfo(
-        name="agreement", title="Agreement", unit="%", digits=1, higher_is_better=True
+        name="same_start", title="Same start", unit="%", digits=1, higher_is_better=True
     )
 
     def measure(self, evidence: Evidence) -> Value:

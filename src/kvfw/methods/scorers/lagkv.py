@@ -49,7 +49,8 @@ class LagKV(Part):
         whole = torch.nn.functional.pad(runs.filled.all(-1), (0, 1))
         followed = whole[..., 1:, None].expand_as(both)
         most = 1 + self.value_weight  # c_j is at most 1
-        tail = most * (1 + runs.cut(rank.float()) / state.width)
+        late = rank / state.valid.sum(-1, keepdim=True).clamp(min=1)
+        tail = most * (1 + runs.cut(late.float()))
         scores = runs.joined(torch.where(followed, both, tail), state.width)
         return scores.masked_fill(rank <= self.sinks, 3 * most)
 

@@ -18,7 +18,7 @@ WORDS: Final = (
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainText:
     """One chain: the context's text, the question, and the items of the answer in order."""
 
     context: str
@@ -26,25 +26,25 @@ class Chain:
     items: tuple[str, ...]
 
 
-def copied(rng: random.Random, items: int) -> Chain:
+def copied(rng: random.Random, items: int) -> ChainText:
     """A numbered list of words to be repeated; words occur again only after all were drawn."""
     drawn: list[str] = []
     while len(drawn) < items:
         drawn += rng.sample(WORDS, len(WORDS))
     words = tuple(drawn[:items])
-    return Chain(
+    return ChainText(
         f"Here is a numbered list of words.\n\n{numbered(words)}",
         "\n\nRepeat the whole list, every number and every word, in the same order.",
         words,
     )
 
 
-def stepped(rng: random.Random, items: int) -> Chain:
+def stepped(rng: random.Random, items: int) -> ChainText:
     """Steps on a row of squares, each forward by 1 to 3; the answer is the square after each step."""
     steps = [rng.randint(1, 3) for _ in range(items)]
     squares = tuple(str(sum(steps[: done + 1])) for done in range(items))
     moves = numbered([f"forward {step}" for step in steps])
-    return Chain(
+    return ChainText(
         f"A piece starts on square 0 and is moved, one step after the other.\n\n{moves}",
         "\n\nWrite down the number of the square after each step.",
         squares,

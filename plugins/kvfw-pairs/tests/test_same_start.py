@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from kvfw_pairs.metric import Agreement
+from kvfw_pairs.metric import SameStart
 
 from kvfw import Evidence, Missing, Response, Sample, Turn
 
@@ -38,8 +38,8 @@ def evidence(ours: tuple[int, ...], theirs: tuple[int, ...]) -> Evidence:
     ],
 )
 def test_leading_tokens_are_counted(ours: tuple[int, ...], theirs: tuple[int, ...], share: float) -> None:
-    assert Agreement().measure(evidence(ours, theirs)) == share
+    assert SameStart().measure(evidence(ours, theirs)) == share
 
 
 def test_without_a_reference_there_is_no_value() -> None:
-    assert Agreement().measure(evidence((5,), ())) == Missing("the full cache's response is empty")
+    assert SameStart().measure(evidence((5,), ())) == Missing("the full cache's response is empty")
