@@ -101,7 +101,8 @@ def _table(options: Iterable[OptionFacts]) -> str:
     cells = [("option", "default", "takes", "meaning")]
     for each in options:
         takes = f"a {each.part}" if each.part else ", ".join(f"``{rule}``" for rule in each.rules)
-        cells.append((f"``{each.key}``", f"``{each.default}``", takes, each.about))
+        default = f"``{each.default}``" if each.default else "nothing"
+        cells.append((f"``{each.key}``", default, takes, each.about))
     for row in cells:
         rows += [f"   {'*' if i == 0 else ' '} - {cell}".rstrip() for i, cell in enumerate(row)]
     return "\n".join(rows)

@@ -39,7 +39,9 @@ class KVzap(CalibratedPart):
 
     comparable: ClassVar[bool] = True
 
-    teacher: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "kvzip(plus=true)")]
+    teacher: Annotated[
+        Scorer, SkipValidation, PartOption(Kind.SCORER, "kvzip(plus=true)"), Field(description="its scores are learned")
+    ]
     ridge: float = Field(1e-3, ge=0, description="added to the features' correlation matrix")
 
     @property
