@@ -56,23 +56,50 @@ SHIPPED: dict[str, Case] = {
 _SNAPKV = Press("SnapKVPress", {"window_size": 64, "kernel_size": 5})
 _SNAPKV_HERE = "snapkv(window=64,kernel=5)"
 
+_COUNTED = "its first half, or its floor, counts the protected window; kvfw's counts the middle alone"
+_REPLAY = (
+    "kvpress asks in other words, and its replay attends to the chunk alone, without the chat template; its cropped "
+    "cache keeps the replay's room as well"
+)
+_SKETCH = "kvpress projects keys to 48 random channels, without a seed; kvfw takes the exact leverage"
+
 #: Every other method that both have; only kept tokens, time and bytes are compared.
 LIBRARY: dict[str, Case] = {
     "knorm": Case("knorm", 0, 0, Press("KnormPress"), why="equal norms in the first layer; see Ties"),
     "keydiff": Case("keydiff", 0, 0, Press("KeyDiffPress")),
     "tova": Case("tova", 0, 1, Press("TOVAPress")),
+    "lagkv": Case("lagkv", 0, 0, Press("LagKVPress"), why="equal ranks in several partitions; see Ties"),
+    "cur": Case("cur", 4, 0, Press("CURPress"), why="kvpress pads the last window with zeros, which lifts its shares"),
+    "leverage": Case("leverage", 0, 0, Press("LeverageScorePress"), why=_SKETCH),
+    "noncausal": Case("noncausal", 0, 0, Press("NonCausalAttnPress"), why="padding takes part in kvpress's last chunk"),
+    "compactor": Case("compactor(blending=0.75)", 8, 4, Press("CompactorPress"), why=_SKETCH),
+    "capkv": Case("capkv", 4, 0, Press("CapPress")),
+    "random": Case("random", 0, 0, Press("RandomPress", {"seed": 0}), why="other random numbers: what chance gives"),
     "expected": Case("expected", 4, 0, Press("ExpectedAttentionPress")),
-    "criticalkv": Case(f"criticalkv(scorer={_SNAPKV_HERE},norm=l1)", 0, 64, Press("CriticalKVPress", inner=_SNAPKV)),
+    "criticalkv": Case(
+        f"criticalkv(scorer={_SNAPKV_HERE},norm=l1)", 0, 64, Press("CriticalKVPress", inner=_SNAPKV), why=_COUNTED
+    ),
     "pyramidkv": Case(
-        f"{_SNAPKV_HERE}@pyramid", 0, 64, Press("PyramidKVPress", {"window_size": 64, "kernel_size": 5, "beta": 20})
+        f"{_SNAPKV_HERE}@pyramid",
+        0,
+        64,
+        Press("PyramidKVPress", {"window_size": 64, "kernel_size": 5, "beta": 20}),
+        why="kvpress's pyramid counts the window, whose tokens every layer keeps; kvfw's is of the middle",
     ),
-    "adakv": Case(f"{_SNAPKV_HERE}@adakv", 0, 64, Press("AdaKVPress", inner=_SNAPKV)),
+    "adakv": Case(f"{_SNAPKV_HERE}@adakv", 0, 64, Press("AdaKVPress", inner=_SNAPKV), why=_COUNTED),
     "criticaladakv": Case(
-        f"criticalkv(scorer={_SNAPKV_HERE},norm=l1)@adakv", 0, 64, Press("CriticalAdaKVPress", inner=_SNAPKV)
+        f"criticalkv(scorer={_SNAPKV_HERE},norm=l1)@adakv",
+        0,
+        64,
+        Press("CriticalAdaKVPress", inner=_SNAPKV),
+        why="heads share their budget by attention alone here, in kvpress by attention times the value's effect, which "
+        "also scales the scores that protect a head's floor",
     ),
-    "kvzip": Case("kvzip@global", 4, 0, Press("KVzipPress")),
-    "kvzip, layer by layer": Case("kvzip@adakv(floor=0)", 4, 0, Press("KVzipPress", {"layerwise": True})),
-    "kvzip plus": Case("kvzip(plus=true)@global", 4, 0, Press("KVzipPress", {"kvzip_plus_normalization": True})),
+    "kvzip": Case("kvzip@global", 4, 0, Press("KVzipPress"), why=_REPLAY),
+    "kvzip, layer by layer": Case("kvzip@adakv(floor=0)", 4, 0, Press("KVzipPress", {"layerwise": True}), why=_REPLAY),
+    "kvzip plus": Case(
+        "kvzip(plus=true)@global", 4, 0, Press("KVzipPress", {"kvzip_plus_normalization": True}), why=_REPLAY
+    ),
 }
 
 ALL: dict[str, Case] = {**MATCHED, **SHIPPED, **LIBRARY}
