@@ -186,6 +186,17 @@ def test_show_imports_nothing_heavy_but_torch(name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_request_that_is_wrong_in_itself_does_not_wait_for_transformers(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom kvfw.cli.main import run\n"
+        f"code = run(['eval', '--compose', 'snapkv@nope', '--out', {str(tmp_path / 'run')!r}])\n"
+        "sys.exit('imported transformers' if 'transformers' in sys.modules else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "nope" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["list"]])
 def test_help_and_list_answer_within_half_a_second(arguments: list[str]) -> None:
     def seconds() -> float:

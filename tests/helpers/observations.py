@@ -69,6 +69,13 @@ def observe(
     return replace(found, protected=protect(found.state.valid, sinks, recent))
 
 
+def with_hidden_padding(obs: Observation) -> Observation:
+    """The same, with NaN for the keys and values of empty slots, which nothing may look at."""
+    empty = ~obs.state.valid[..., None]
+    keys, values = (x.masked_fill(empty, torch.nan) for x in (obs.state.keys, obs.state.values))
+    return replace(obs, state=replace(obs.state, keys=keys, values=values))
+
+
 def reordered(obs: Observation, order: Sequence[int]) -> Observation:
     """The same observation with its rows in another order, or only some of them."""
     index = list(order)

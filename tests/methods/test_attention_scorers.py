@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.observations import SCALE, PromptRow, observe, random_row
+from helpers.observations import SCALE, PromptRow, observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot, slow_attention, slow_pool, slow_received
 from kvfw.core.compose.build import build_part
 from kvfw.core.compose.composition import parse
@@ -56,13 +56,7 @@ def padded_rows(group: int) -> tuple[list[PromptRow], Observation]:
     """Two rows of different length; whatever padding holds is NaN."""
     rows = [random_row(length, seed, group=group) for seed, length in enumerate(LENGTHS)]
     obs = observe(rows, sinks=SINKS, recent=RECENT, window=max(LENGTHS))
-    empty = ~obs.state.valid[..., None]
-    state = replace(
-        obs.state,
-        keys=obs.state.keys.masked_fill(empty, torch.nan),
-        values=obs.state.values.masked_fill(empty, torch.nan),
-    )
-    return rows, replace(obs, state=state)
+    return rows, with_hidden_padding(obs)
 
 
 def narrowed(scorer: Scorer, obs: Observation) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.observations import ROPE, PromptRow, observe, random_row
+from helpers.observations import ROPE, PromptRow, observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot, slow_rotate
 from kvfw.core.ops.leverage import leverages
 from kvfw.core.state.moments import moments_of
@@ -46,10 +46,7 @@ def test_scores_are_those_of_the_formula_whatever_the_padding_holds(part: CapKV)
     obs = observe(rows, window=max(LENGTHS))
     queries, at = obs.window()
     moments = moments_of(unrotate(queries, at.clamp(min=0)[:, None], ROPE), at >= part.sinks)
-    empty = ~obs.state.valid[..., None]
-    keys, values = (x.masked_fill(empty, torch.nan) for x in (obs.state.keys, obs.state.values))
-    state = replace(obs.state, keys=keys, values=values)
-    scores = part.score(replace(obs, state=state, moments={part.sinks: moments}))
+    scores = part.score(replace(with_hidden_padding(obs), moments={part.sinks: moments}))
     for i, row in enumerate(rows):
         for head in range(2):
             expected = torch.tensor(slow_capkv(row, head, part))

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 import pytest
 import torch
 
-from helpers.observations import ROPE, PromptRow, observe, random_row
+from helpers.observations import ROPE, PromptRow, observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot, slow_pool, slow_rotate, softmax
 from kvfw.core.parts.part import is_comparable
 from kvfw.core.state.observation import Observation, protect
@@ -24,9 +24,7 @@ def padded() -> tuple[list[PromptRow], Observation]:
     """Two rows of different length; what lies in the padding is not a number."""
     rows = [random_row(length, seed) for seed, length in enumerate(LENGTHS)]
     obs = observe(rows, window=max(LENGTHS))
-    empty = ~obs.state.valid[..., None]
-    keys, values = (x.masked_fill(empty, torch.nan) for x in (obs.state.keys, obs.state.values))
-    return rows, replace(obs, state=replace(obs.state, keys=keys, values=values))
+    return rows, with_hidden_padding(obs)
 
 
 def slow_leverage(row: PromptRow, head: int, ridge: float) -> Vector:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.observations import SCALE, PromptRow, observe, random_row, slots_of
+from helpers.observations import SCALE, PromptRow, observe, random_row, slots_of, with_hidden_padding
 from helpers.slow import Vector, slow_snapkv, slow_topk
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.composition import parse
@@ -30,8 +30,7 @@ def padded_rows(group: int) -> tuple[list[PromptRow], Observation]:
     """Two rows of different length; values of padding are NaN."""
     rows = [random_row(length, seed, group=group) for seed, length in enumerate(LENGTHS)]
     obs = observe(rows, sinks=SINKS, recent=RECENT, window=8)
-    hidden = obs.state.values.masked_fill(~obs.state.valid[..., None], torch.nan)
-    return rows, replace(obs, state=replace(obs.state, values=hidden), output_projection=projection(2 * group))
+    return rows, replace(with_hidden_padding(obs), output_projection=projection(2 * group))
 
 
 def slow_norm(value: Vector, weight: list[Vector], norm: str) -> float:

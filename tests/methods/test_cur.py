@@ -1,11 +1,9 @@
 """cur: values computed by hand, and its formula in loops."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from helpers.observations import observe, random_row
+from helpers.observations import observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot
 from kvfw.core.state.observation import Observation
 from kvfw.core.state.state import exact_state
@@ -51,10 +49,7 @@ def test_windows_of_zeros_get_numbers() -> None:
 @pytest.mark.parametrize("part", [CUR(), CUR(window=4, of="mean"), CUR(window=64, of="key"), CUR(of="value")], ids=str)
 def test_scores_are_those_of_the_formula_whatever_the_padding_holds(part: CUR) -> None:
     rows = [random_row(21, 1), random_row(15, 2)]
-    obs = observe(rows)
-    empty = ~obs.state.valid[..., None]
-    keys, values = (x.masked_fill(empty, torch.nan) for x in (obs.state.keys, obs.state.values))
-    scores = part.score(replace(obs, state=replace(obs.state, keys=keys, values=values)))
+    scores = part.score(with_hidden_padding(observe(rows)))
     for i, row in enumerate(rows):
         for head in range(2):
             a, b = (slow_shares(x[head].double().tolist(), part.window) for x in (row.keys, row.values))

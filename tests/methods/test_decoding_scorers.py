@@ -1,11 +1,9 @@
 """rkv and morphkv: values computed by hand, and their formulas in loops."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from helpers.observations import SCALE, PromptRow, observe, random_row
+from helpers.observations import SCALE, PromptRow, observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot, slow_pool, softmax
 from kvfw.core.ops.redundancy import redundancy
 from kvfw.core.parts.part import is_comparable
@@ -21,8 +19,7 @@ def padded(window: int) -> tuple[list[PromptRow], Observation]:
     """Two rows of different length; the keys of the padding are not numbers."""
     rows = [random_row(length, seed, group=3) for seed, length in enumerate(LENGTHS)]
     obs = observe(rows, window=window)
-    keys = obs.state.keys.masked_fill(~obs.state.valid[..., None], torch.nan)
-    return rows, replace(obs, state=replace(obs.state, keys=keys))
+    return rows, with_hidden_padding(obs)
 
 
 def slow_rows(row: PromptRow, head: int, window: int, over: str) -> list[Vector]:

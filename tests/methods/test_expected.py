@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.observations import ROPE, SCALE, PromptRow, observe, random_row
+from helpers.observations import ROPE, SCALE, PromptRow, observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot, slow_rotate, softmax
 from kvfw.core.parts.part import is_comparable
 from kvfw.core.state.moments import Moments, moments_of
@@ -29,10 +29,7 @@ def padded_rows(group: int, sinks: int, rope: Rope | None) -> tuple[list[PromptR
     queries, at = obs.window()
     if rope is not None:
         queries = unrotate(queries, at.clamp(min=0)[:, None], rope)
-    empty = ~obs.state.valid[..., None]
-    keys, values = (x.masked_fill(empty, torch.nan) for x in (obs.state.keys, obs.state.values))
-    state = replace(obs.state, keys=keys, values=values)
-    return rows, replace(obs, state=state, moments={sinks: moments_of(queries, at >= sinks)})
+    return rows, replace(with_hidden_padding(obs), moments={sinks: moments_of(queries, at >= sinks)})
 
 
 def turned(x: Vector, position: float, rope: Rope | None, scaling: float) -> Vector:

@@ -1,13 +1,11 @@
 """knorm and keydiff: values computed by hand, and their formulas in loops."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from helpers.observations import observe, random_row
+from helpers.observations import observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot
 from kvfw.core.parts.part import Part, is_comparable
 from kvfw.core.state.observation import Observation
@@ -61,8 +59,7 @@ def test_scores_are_those_of_the_formula_whatever_the_padding_holds(scorer: KNor
     assert callable(slow)
     rows = [random_row(21, 1), random_row(15, 2)]
     obs = observe(rows)
-    hidden: Tensor = obs.state.keys.masked_fill(~obs.state.valid[..., None], torch.nan)
-    scores = scorer.score(replace(obs, state=replace(obs.state, keys=hidden)))
+    scores = scorer.score(with_hidden_padding(obs))
     for i, row in enumerate(rows):
         for head in range(2):
             expected = torch.tensor(slow(row.keys[head].double().tolist()), dtype=torch.float32)

@@ -1,13 +1,12 @@
 """lagkv: values computed by hand, and its formula in loops."""
 
 import math
-from dataclasses import replace
 from statistics import stdev
 
 import pytest
 import torch
 
-from helpers.observations import observe, random_row
+from helpers.observations import observe, random_row, with_hidden_padding
 from helpers.slow import Vector, softmax
 from kvfw.core.state.observation import Observation
 from kvfw.core.state.state import exact_state
@@ -55,10 +54,7 @@ def test_a_channel_that_is_constant_over_the_reference_counts_nothing() -> None:
 @pytest.mark.parametrize("part", [LagKV(lag=4), LagKV(lag=5, sinks=0, cross=True, value_weight=0.5)], ids=str)
 def test_scores_are_those_of_the_formula_and_the_tail_comes_first(part: LagKV) -> None:
     rows = [random_row(23, 1), random_row(15, 2)]
-    obs = observe(rows)
-    empty = ~obs.state.valid[..., None]
-    keys, values = (x.masked_fill(empty, torch.nan) for x in (obs.state.keys, obs.state.values))
-    scores = part.score(replace(obs, state=replace(obs.state, keys=keys, values=values)))
+    scores = part.score(with_hidden_padding(observe(rows)))
     for i, row in enumerate(rows):
         for head in range(2):
             found = scores[i, head, -row.length :].tolist()

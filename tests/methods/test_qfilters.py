@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.observations import ROPE, PromptRow, observe, random_row
+from helpers.observations import ROPE, PromptRow, observe, random_row, with_hidden_padding
 from helpers.slow import Vector, dot, slow_rotate
 from kvfw.core.ops.query_model import PLACES
 from kvfw.core.state.moments import Moments
@@ -51,8 +51,7 @@ def test_scores_are_those_of_the_formula_whatever_the_padding_holds(rope: Rope |
     # Queries that lie on one side, as those of a model do; else the direction hangs on rounding.
     rows = [replace(row, queries=row.queries + torch.tensor([0, 0, 3.0, 0, 0, 2, 0, 1])) for row in rows]
     obs = observe(rows, rope=rope)
-    keys = obs.state.keys.masked_fill(~obs.state.valid[..., None], torch.nan)
-    scores = QFilters().score(replace(obs, state=replace(obs.state, keys=keys)))
+    scores = QFilters().score(with_hidden_padding(obs))
     for i, row in enumerate(rows):
         for head in range(2):
             expected = torch.tensor(slow_qfilters(row, head, rope))

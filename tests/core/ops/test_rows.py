@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.observations import SCALE, observe, random_row
+from helpers.observations import SCALE, observe, random_row, with_hidden_padding
 from helpers.slow_allocators import maps_of
 from kvfw.core.ops.attention import window_attention
 from kvfw.core.ops.rows import column_variances, row_entropies, window_rows
@@ -42,8 +42,7 @@ def test_their_mean_is_the_windows_attention(capped: bool, sinks: bool) -> None:
 
 def test_keys_of_empty_slots_are_never_looked_at() -> None:
     obs = observe([random_row(length, seed) for seed, length in enumerate([12, 9])], window=5)
-    keys = obs.state.keys.masked_fill(~obs.state.valid[..., None], torch.nan)
-    assert all(bool(rows.isfinite().all()) for rows in window_rows(replace(obs, state=replace(obs.state, keys=keys))))
+    assert all(bool(rows.isfinite().all()) for rows in window_rows(with_hidden_padding(obs)))
 
 
 def test_undeclared_queries_are_refused() -> None:

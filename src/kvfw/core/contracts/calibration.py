@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from kvfw.core.parts.files import FileOption
-from kvfw.core.parts.part import Part
+from kvfw.core.parts.part import Part, with_held
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.shingles import sketch
 
@@ -117,10 +118,11 @@ class CalibratedPart(Part):
         return self._calibration
 
     @property
+    @abstractmethod
     def calibration_needs(self) -> Needs:
         """What must be observed of a text for :meth:`calibrate`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def calibrate(self, pieces: Iterable[Piece]) -> dict[str, Tensor]:
         """What it learns: tensors by ``"LAYER.NAME"``, and figures about the fit by a name alone.
 
@@ -128,7 +130,6 @@ class CalibratedPart(Part):
             pieces: what a model's layers showed of one piece of the text after another, each of one row; to be looked
                 at once, since each is observed when it is asked for.
         """
-        raise NotImplementedError
 
     def learned(self, name: str, layer: int, device: torch.device) -> Tensor | None:
         """A tensor of the file; None without a file.
@@ -142,3 +143,11 @@ class CalibratedPart(Part):
         if found is None:
             raise ValueError(f"the calibration file {self.file!r} has nothing about layer {layer} ({name})")
         return found.to(device)
+
+
+def calibrations(parts: Iterable[object]) -> dict[str, Calibration]:
+    """The calibration files that the parts, or parts they hold, take: by path as written."""
+    calibrated = [part for part in with_held(parts) if isinstance(part, CalibratedPart)]
+    return {
+        part.file: part.calibration for part in calibrated if part.file is not None and part.calibration is not None
+    }

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
@@ -19,14 +19,15 @@ class Partitions:
     order: Int64[Tensor, "B Hkv P size"]
     filled: Bool[Tensor, "B Hkv P size"]
 
-    def cut(self, x: Float[Tensor, "B Hkv N *D"]) -> Float32[Tensor, "B Hkv P size *D"]:
-        """One number or vector per slot, run by run, in float32; 0 in the padding."""
+    def cut(self, x: Float[Tensor, "B Hkv N *D"]) -> Float[Tensor, "B Hkv P size *D"]:
+        """One number or vector per slot, run by run, in float32 (float64 stays); 0 in the padding."""
         inside = self.filled.view(*self.filled.shape, *(1,) * (x.ndim - 3))
         flat = self.order.flatten(2).view(*self.order.shape[:2], -1, *(1,) * (x.ndim - 3))
-        found = x.gather(2, flat.expand(-1, -1, -1, *x.shape[3:])).float()
+        found = x.gather(2, flat.expand(-1, -1, -1, *x.shape[3:]))
+        found = found if found.dtype == torch.float64 else found.float()
         return found.view(*self.order.shape, *x.shape[3:]).masked_fill(~inside, 0.0)
 
-    def joined(self, x: Float32[Tensor, "B Hkv P size"], width: int) -> Float32[Tensor, "B Hkv N"]:
+    def joined(self, x: Float[Tensor, "B Hkv P size"], width: int) -> Float[Tensor, "B Hkv N"]:
         """One number per slot of a state of this width; 0 for slots that are not counted."""
         # Padding goes to a slot of its own, which is cut off again.
         order = self.order.masked_fill(~self.filled, width).flatten(2)

@@ -1,11 +1,13 @@
-"""Files that options name, and the parts that parts hold."""
+"""Files that options name."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
+
+from kvfw.core.parts.part import with_held
 
 
 @dataclass(frozen=True)
@@ -16,15 +18,6 @@ class FileOption:
     """
 
     words: tuple[str, ...] = ()
-
-
-def with_held(parts: Iterable[object]) -> Iterator[object]:
-    """The parts and all parts that they hold in their options."""
-    for part in parts:
-        yield part
-        if isinstance(part, BaseModel):
-            held = [each for _, value in part for each in (value if isinstance(value, tuple) else (value,))]
-            yield from with_held(each for each in held if isinstance(each, BaseModel))
 
 
 def file_digests(parts: Iterable[object]) -> dict[str, str]:

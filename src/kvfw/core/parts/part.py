@@ -1,5 +1,6 @@
 """Base classes of parts. Options are frozen pydantic fields, some of which hold another part."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -109,5 +110,14 @@ def ranks_tokens(allocator: object) -> bool:
 
 def is_comparable(scorer: object) -> bool:
     """Whether scores of different heads share a unit: its class says so, and so do all scorers it holds."""
-    held = [part for _, part in scorer if hasattr(part, "score")] if isinstance(scorer, BaseModel) else []
-    return bool(getattr(scorer, "comparable", False)) and all(map(is_comparable, held))
+    scorers = [part for part in with_held((scorer,)) if part is scorer or hasattr(part, "score")]
+    return all(bool(getattr(part, "comparable", False)) for part in scorers)
+
+
+def with_held(parts: Iterable[object]) -> Iterator[object]:
+    """The parts and all parts that they hold in their options."""
+    for part in parts:
+        yield part
+        if isinstance(part, BaseModel):
+            held = [each for _, value in part for each in (value if isinstance(value, tuple) else (value,))]
+            yield from with_held(each for each in held if hasattr(each, "score") or isinstance(each, BaseModel))

@@ -8,7 +8,9 @@ from jaxtyping import Bool, Float, Float64, Int64
 from pydantic import Field
 from torch import Tensor
 
-from kvfw.core.ops.chunks import Chunks, chunks_of, in_order, over_heads, ranks
+from kvfw.core.ops.partitions import Partitions, partitions
+from kvfw.core.ops.row_order import in_order, over_heads
+from kvfw.core.ops.topk import rank
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Observation
 
@@ -44,25 +46,27 @@ class ChunksSelector(Part):
         obs: Observation,
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
-        means, members = over_heads(scores, eligible), eligible.any(1)
-        chunks, width = chunks_of(members, self.size), members.shape[1]
-        tokens = chunks.of(means)
-        count = chunks.real.sum(-1)
+        means, members = over_heads(scores, eligible), eligible.any(1, keepdim=True)
+        chunks, width = partitions(members, self.size), members.shape[-1]
+        tokens = chunks.cut(means)
+        count = chunks.filled.sum(-1)
         score = (tokens.sum(-1) / count.clamp(min=1)).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        by_token = chunks.of(ranks(means, members))
-        by_chunk = ranks(score, count > 0)[..., None] * width
+        by_token = chunks.cut(rank(means, members).double())
+        by_chunk = rank(score, count > 0)[..., None] * width
         order = by_chunk + by_token
         if self.gate == "entropy":
-            inside = by_token.masked_fill(~chunks.real, torch.inf).argsort(-1).argsort(-1)
+            inside = by_token.masked_fill(~chunks.filled, torch.inf).argsort(-1).argsort(-1)
             late = _spiky(chunks, tokens, score)[..., None] & (inside >= self.spiky)
             order = torch.where(late, width * width + by_token, order)
-        return in_order(chunks.back(order, width), budget, eligible)
+        return in_order(chunks.joined(order, width), budget, eligible)
 
 
-def _spiky(chunks: Chunks, tokens: Float64[Tensor, "B C size"], score: Float64[Tensor, "B C"]) -> Bool[Tensor, "B C"]:
+def _spiky(
+    chunks: Partitions, tokens: Float64[Tensor, "B 1 C size"], score: Float64[Tensor, "B 1 C"]
+) -> Bool[Tensor, "B 1 C"]:
     """Chunks of at least the median score and less than the median entropy."""
-    count = chunks.real.sum(-1)
-    raised = (tokens - tokens.amin(-1, keepdim=True).clamp(max=0.0)).masked_fill(~chunks.real, 0.0)
+    count = chunks.filled.sum(-1)
+    raised = (tokens - tokens.amin(-1, keepdim=True).clamp(max=0.0)).masked_fill(~chunks.filled, 0.0)
     p = raised / raised.sum(-1, keepdim=True).clamp(min=1e-300)
     entropy = torch.special.entr(p).sum(-1) / count.clamp(min=2).double().log()
     # Equal shares have entropy 1 but for rounding, which must not decide.

@@ -7,7 +7,9 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from kvfw.core.ops.chunks import chunks_of, in_order, over_heads, ranks
+from kvfw.core.ops.partitions import partitions
+from kvfw.core.ops.row_order import in_order, over_heads
+from kvfw.core.ops.topk import rank
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Observation
 
@@ -25,8 +27,7 @@ class Pages(Part):
 
     Deviations: the paper evicts blocks head by head, which needs a block table per head; here all heads of a layer have
     the same pages, as engines store them, and heads with unequal budgets take longer or shorter parts of one order.
-    The paper scores by squared attention and rounds budgets down to whole pages; here any scorer's scores are used, and
-    budgets are exact: use multiples of ``size`` for whole pages only.
+    Any scorer's scores are used, and budgets are exact: use multiples of ``size`` for whole pages only.
     """
 
     size: int = Field(16, ge=1, description="tokens per page")
@@ -40,13 +41,13 @@ class Pages(Part):
         obs: Observation,
     ) -> Bool[Tensor, "B Hkv N"]:
         """Mask of the chosen slots."""
-        means, members = over_heads(scores, eligible), eligible.any(1)
-        pages, width = chunks_of(obs.state.valid.any(1), self.size), members.shape[1]
-        free = pages.of(members.float()) > 0
+        means, width = over_heads(scores, eligible), eligible.shape[-1]
+        pages = partitions(obs.state.valid.any(1, keepdim=True), self.size)
+        free = pages.cut(eligible.any(1, keepdim=True).float()) > 0
         if self.score == "mean":
-            score = pages.of(means).masked_fill(~free, 0.0).sum(-1) / free.sum(-1).clamp(min=1)
+            score = pages.cut(means).masked_fill(~free, 0.0).sum(-1) / free.sum(-1).clamp(min=1)
         else:
-            score = pages.of(means).masked_fill(~free, -torch.inf).amax(-1)
+            score = pages.cut(means).masked_fill(~free, -torch.inf).amax(-1)
         score = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        order = ranks(score, free.any(-1))[..., None] * width + torch.arange(self.size, device=score.device)
-        return in_order(pages.back(order, width), budget, eligible)
+        order = rank(score, free.any(-1))[..., None] * width + torch.arange(self.size, device=score.device)
+        return in_order(pages.joined(order.double(), width), budget, eligible)

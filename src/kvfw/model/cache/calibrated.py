@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from kvfw.core.contracts.calibration import CalibratedPart
-from kvfw.core.parts.files import with_held
+from kvfw.core.contracts.calibration import calibrations
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.fingerprint import Fingerprint, differences
 
@@ -18,11 +17,12 @@ def check_calibrated(parts: Iterable[object], seen: Callable[[], Fingerprint]) -
     Raises:
         UnsupportedError: naming the file and what differs.
     """
-    for part in with_held(parts):
-        if isinstance(part, CalibratedPart) and (held := part.calibration) is not None:
-            ours = {"weights": held.model.get("weights"), **seen(), "dtype": held.model.get("dtype")}
-            if said := differences(held.model, ours):
-                raise UnsupportedError(
-                    f"calibration file {part.file!r} was made with another model: {said}. Use that model, or make a "
-                    "file for this one with kvfw calibrate"
-                )
+    files = calibrations(parts)
+    model = seen() if files else {}
+    for file, held in files.items():
+        ours = {"weights": held.model.get("weights"), **model, "dtype": held.model.get("dtype")}
+        if said := differences(held.model, ours):
+            raise UnsupportedError(
+                f"calibration file {file!r} was made with another model: {said}. Use that model, or make a file for "
+                "this one with kvfw calibrate"
+            )

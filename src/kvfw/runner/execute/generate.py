@@ -60,8 +60,7 @@ def generate(config: GenerateConfig, registry: Registry | None = None) -> tuple[
     check_parts(bound, opened, [ids])
     plans = [decoding_plan(one, config, tokenizer) for one in bound]
     loaded = opened.load(dtype=config.dtype, device=config.device)
-    for composition in compositions:
-        check_calibrated(composition.parts, lambda: fingerprint(loaded.model))
+    check_calibrated((part for each in compositions for part in each.parts), lambda: fingerprint(loaded.model))
     needs = Needs()
     for one in bound if config.compress_every is None else ():
         needs = needs | one.needs

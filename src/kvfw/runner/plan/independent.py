@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from kvfw.core.contracts.blame import blamed
-from kvfw.core.contracts.calibration import CalibratedPart
+from kvfw.core.contracts.calibration import calibrations
 from kvfw.core.contracts.task import Sample, Task, Tokenizer
-from kvfw.core.parts.files import with_held
 from kvfw.core.state.shingles import ALLOWED, shared, sketch
 from kvfw.errors import OptionError
 
@@ -18,8 +17,7 @@ def check_independent(
     Raises:
         OptionError: naming the file and the share.
     """
-    held = {part.file: part.calibration for part in with_held(parts) if isinstance(part, CalibratedPart)}
-    files = {file: each for file, each in held.items() if each is not None}
+    files = calibrations(parts)
     if not files:
         return
     for what, text in _texts(task, name, samples, tokenizer):

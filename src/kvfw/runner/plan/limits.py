@@ -9,8 +9,6 @@ from kvfw.core.compose.budget import Amount
 from kvfw.core.compress.allocation import mean_budgets
 from kvfw.core.compress.compressor import Compressor, check_pools
 from kvfw.errors import PromptError
-from kvfw.model.cache.calibrated import check_calibrated
-from kvfw.model.cache.fingerprint import shape
 from kvfw.model.load.load import OpenModel
 from kvfw.runner.plan.config import CompressionConfig
 
@@ -76,11 +74,17 @@ def check_parts(bound: Iterable[Compressor], opened: OpenModel, prompts: Sequenc
         SpecError: no layer that the composition compresses has full attention.
         RunError: an allocator that looks at shapes alone does not fit the model, as a table of other heads.
     """
+    # They import transformers, which a request that is wrong in itself does not have to wait for.
+    from kvfw.model.cache.calibrated import check_calibrated
+    from kvfw.model.cache.fingerprint import shape
+
     for one in bound:
         check_calibrated(one.composition.parts, lambda: shape(opened.skeleton))
         _check_probes(one, opened, max(prompts, key=len))
         # The model's layers are looked at only where that can find a fault: it takes a moment.
-        if any(policy.layers or policy.allocator is not None for policy in one.composition.policies):
+        if any(
+            each.policy.layers or (each.policy.allocator is not None and each.scope == "shape") for each in one.rules
+        ):
             heads = opened.compressed_heads
             check_pools(one, heads)
             lengths = torch.tensor(sorted({len(prompt) for prompt in prompts}))
