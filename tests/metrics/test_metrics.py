@@ -1,7 +1,7 @@
 """Every metric on made-up evidence, with values worked out by hand."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -139,6 +139,14 @@ def test_embedding_cosine_compares_the_two_responses_and_explains_an_empty_one()
     empty = EmbedCosine().measure(evidence(text=" "))
     assert isinstance(empty, Missing)
     assert "empty" in empty.reason
+
+
+@pytest.mark.parametrize("metric", [EmbedCosine(), SelfPPL()])
+def test_a_text_that_was_fed_is_no_response_of_the_models(metric: Metric) -> None:
+    found = evidence(engine=Fake({OWN: (0.5,)}))
+    assert not isinstance(metric.measure(found), Missing)
+    fed = replace(found, turn=replace(found.turn, follow_ids=OWN))
+    assert metric.measure(fed) == Missing("the response was fed to the model, which wrote none")
 
 
 def test_hidden_cosine_compares_each_response_over_its_own_cache() -> None:

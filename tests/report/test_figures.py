@@ -130,9 +130,17 @@ LONG = "part(" + ",".join(f"option{at}=value" for at in range(12)) + "):0.5+" + 
             for context in range(1000, 13000, 1000)
             for depth in range(0, 101, 10)
         ],
+        [
+            record(
+                f"x{at}",
+                metrics={"recall": None, "kv_mb": 3.0, "ref_ppl": at * 0.035 - 0.0165},
+                reasons={"recall": "why"},
+            )
+            for at in range(3)
+        ],
         founding([row._replace(compose=f"{row.compose}(at={at})") for at in range(3) for row in TABLE]),
     ],
-    ids=["one trial", "null", "strange names", "large grid", "51 rows"],
+    ids=["one trial", "null", "strange names", "large grid", "small differences", "51 rows"],
 )
 def test_edges_can_be_drawn(records: list[TrialRecord]) -> None:
     for drawing in drawn(records):

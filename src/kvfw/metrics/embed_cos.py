@@ -19,6 +19,8 @@ class EmbedCosine(MetricPart):
 
     def measure(self, evidence: Evidence) -> Value:
         """-1 to 1."""
+        if evidence.turn.follow_ids:
+            return Missing("the response was fed to the model, which wrote none")
         if not evidence.response.text.strip() or not evidence.reference.text.strip():
             return Missing("an empty response has no sentence embedding")
         return evidence.engine.similarity(evidence.response.text, evidence.reference.text)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from kvfw.core.contracts.metric import Evidence, MetricPart, Value
+from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
 from kvfw.core.contracts.records import MetricInfo
 from kvfw.core.ops.perplexity import perplexity
 
@@ -20,4 +20,6 @@ class SelfPPL(MetricPart):
 
     def measure(self, evidence: Evidence) -> Value:
         """At least 1."""
+        if evidence.turn.follow_ids:
+            return Missing("the response was fed to the model, which wrote none")
         return perplexity(evidence.engine.nll(evidence.response.tokens), "the response has one token")

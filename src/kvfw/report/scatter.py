@@ -46,7 +46,7 @@ NICE: Final = (1, 1.2, 1.5, 2, 3, 4, 5, 7)
 PLOT_IN: Final = 2.1
 BAND: Final = 0.7
 """How far the band behind rows of one size extends beyond their middles, in steps between them."""
-LEFT_IN: Final = 0.5
+LEFT_IN: Final = 0.64
 FOOT_IN: Final = 0.42
 """Space below a plot for tick labels, axis name and margin."""
 
