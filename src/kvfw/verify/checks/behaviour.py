@@ -118,6 +118,9 @@ def bias_kept(subject: Subject) -> Verdicts:
 @holds("hybrids", "the result in a hybrid is what it is alone", COMPOSED)
 def hybrids(subject: Subject) -> Verdicts:
     """Compresses alone before and after a hybrid; a selecting part must keep the same tokens in the hybrid."""
+    if not subject.rule.policy.is_sum:
+        yield NotApplicable("it stands for a whole policy, which is no term of a sum")
+        return
     obs, alone = compressed(subject)
     bound = subject.bound()
     last = bound.stages[-1].consumes_rest
