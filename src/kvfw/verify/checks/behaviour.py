@@ -105,6 +105,9 @@ def held_scorers(subject: Subject) -> Verdicts:
 @holds("bias-kept", "a slot that stays keeps the bias it has", COMPOSED)
 def bias_kept(subject: Subject) -> Verdicts:
     """Compresses slots that already have biases, as an earlier compression may have fitted them."""
+    if subject.rule.policy.refiners:
+        yield NotApplicable("its refiners change the slots that stay")
+        return
     obs = observed(subject)
     fitted = torch.randn(obs.state.bias.shape, generator=torch.Generator().manual_seed(8))
     obs = replace(obs, state=replace(obs.state, bias=obs.state.bias + fitted))
