@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parts import Sides, agreement, memory, overhead, whole
+from parts import Sides, agreement, library, memory, overhead, whole
 from tables import markdown
 from wire import CLOCKS, Worker
 
-PARTS = ("overhead", "whole", "memory", "agreement")
+PARTS = ("overhead", "whole", "memory", "agreement", "library")
 SETUP = """\
 Two virtual environments are needed (on a machine without a GPU take torch from PyTorch's CPU index):
   python -m venv A && A/bin/pip install --constraint constraints.txt . ./plugins/kvfw-keynorm
@@ -42,6 +42,7 @@ def arguments() -> argparse.Namespace:
     reader.add_argument("--overhead-tokens", type=int, default=2048, help="prompt of `overhead`")
     reader.add_argument("--memory-tokens", type=int, default=3072, help="prompt of `memory`")
     reader.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 3072], help="prompts of `agreement`")
+    reader.add_argument("--library-lengths", type=int, nargs="+", default=[1024], help="prompts of `library`")
     reader.add_argument("--depths", type=float, nargs="+", default=[10.0, 50.0, 90.0], help="needles of `agreement`")
     reader.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure")
     reader.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
@@ -85,6 +86,7 @@ def main() -> int:
         "overhead": lambda: overhead(sides, asked.overhead_tokens, asked.repeats),
         "memory": lambda: memory(starts, sides.prompt(asked.memory_tokens)),
         "agreement": lambda: agreement(sides, asked.lengths, asked.depths),
+        "library": lambda: library(sides, asked.library_lengths, asked.depths),
     }
     for part in asked.parts:
         began, load = time.time(), os.getloadavg()[0]

@@ -15,10 +15,8 @@ from wire import CLOCKS, Answer, Request, serve
 
 import kvfw
 from kvfw.core.compose.budget import Amount
-from kvfw.core.compose.build import build_part
 from kvfw.core.compress.compressor import Compressor, compressor
 from kvfw.core.contracts.records import RowKey
-from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, protect
 from kvfw.core.state.state import KVState
 from kvfw.model.embedded.folders import ensure_embedded
@@ -27,6 +25,7 @@ from kvfw.model.run.decode import greedy
 from kvfw.model.run.prefill import prefill
 from kvfw.runner.execute.answers import Tools, answers, batches
 from kvfw.runner.plan.prepare import Row
+from kvfw.tasks.niah.niah import Niah
 
 
 def bound(case: Case, slots: int, sinks: int, recent: int) -> Compressor:
@@ -60,13 +59,12 @@ class Side:
         return {"folder": str(folder), "versions": versions}
 
     def prompts(self, request: Request) -> Answer:
-        """Token ids of the task's prompts."""
-        task = build_part(Kind.TASK, "niah", kvfw.default_registry()).value
-        assert isinstance(task, kvfw.Task)
+        """Token ids of the task's prompts, question included."""
         made = []
         for tokens, depth in request["grid"]:
-            prompt = task.prompt(self.loaded.tokenizer, kvfw.Trial(tokens, depth, 0))
-            made.append({"tokens": tokens, "depth": depth, "ids": list(prompt.input_ids), "answer": prompt.answer})
+            (sample,) = Niah(contexts=(tokens,), depths=(depth,), seeds=1).samples(self.loaded.tokenizer)
+            ids, answer = sample.context_ids + sample.turns[0].exact_ids, sample.turns[0].references[0]
+            made.append({"tokens": tokens, "depth": depth, "ids": list(ids), "answer": answer})
         return {"prompts": made}
 
     def plain(self, request: Request) -> Answer:
@@ -81,7 +79,14 @@ class Side:
         return {"prefill_s": seconds, "best": best.indices.tolist(), "logits": best.values.tolist()}
 
     def _attached(self, case: Case, slots: int) -> Any:
-        return kvfw.attach(self.loaded.model, case.compose, slots=slots, sinks=case.sinks, recent=case.recent)
+        return kvfw.attach(
+            self.loaded.model,
+            case.compose,
+            slots=slots,
+            sinks=case.sinks,
+            recent=case.recent,
+            tokenizer=self.loaded.tokenizer,
+        )
 
     def one(self, request: Request) -> Answer:
         """Prefill under ``attach``, what is held after it, and greedy tokens."""
@@ -118,7 +123,10 @@ class Side:
         found = {}
         cases = {name: ALL[name] for name in request["cases"]}
         by = {name: bound(case, request["slots"], case.sinks, case.recent) for name, case in cases.items()}
-        filled = prefill(self.loaded.model, request["ids"], needs_of(list(by.values())), sinks=0, recent=0)
+        tokenizer = self.loaded.tokenizer
+        filled = prefill(
+            self.loaded.model, request["ids"], needs_of(list(by.values())), sinks=0, recent=0, vocabulary=tokenizer
+        )
         for name, case in cases.items():
             # Cases protect different tokens, which an observation carries.
             seen = {

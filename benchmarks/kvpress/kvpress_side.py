@@ -11,7 +11,7 @@ from typing import Any
 import kvpress  # type: ignore[import-not-found, unused-ignore]  # absent where the project is type-checked
 import torch
 import transformers
-from cases import ALL, MATCHED, PLAIN, Case, removed_fraction
+from cases import ALL, MATCHED, PLAIN, Case, Press, removed_fraction
 from resident import peak_bytes
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from wire import CLOCKS, Answer, Request, serve
@@ -19,7 +19,15 @@ from wire import CLOCKS, Answer, Request, serve
 
 def pressed(case: Case, tokens: int, slots: int) -> Any:
     """The press of a case that keeps exactly so many slots."""
-    return getattr(kvpress, case.press)(compression_ratio=removed_fraction(tokens, slots), **case.options)
+    press = built(case.press)
+    press.compression_ratio = removed_fraction(tokens, slots)
+    return press
+
+
+def built(press: Press) -> Any:
+    """The press, around the one it wraps."""
+    inner = {} if press.inner is None else {"press": built(press.inner)}
+    return getattr(kvpress, press.name)(**inner, **press.options)
 
 
 def time_hook(press: Any, clock: Callable[[], float]) -> list[float]:
@@ -54,6 +62,26 @@ def watch_kept(press: Any) -> list[list[list[int]]]:
 
     press.compress = watched
     return kept
+
+
+def unmasked(model: Any, kept: list[list[list[int]]], tokens: int) -> list[list[list[int]]]:
+    """What attention still reads: presses with budgets per head keep every token and mask some of them."""
+    whole = [[list(range(tokens))] * model.config.num_key_value_heads for _ in model.model.layers]
+    found = []
+    for layer, heads in zip(model.model.layers, kept or whole, strict=True):
+        masked = getattr(layer.self_attn, "masked_key_indices", None)
+        gone = [set[int]() for _ in heads]
+        if masked is not None:
+            for head, token in zip(masked[1].tolist(), masked[2].tolist(), strict=True):
+                gone[head].add(token)
+        found.append([sorted(set(head) - out) for head, out in zip(heads, gone, strict=True)])
+    return found
+
+
+def unmask(model: Any) -> None:
+    """Forgets the masks of the press before; kvpress leaves them."""
+    for layer in model.model.layers:
+        layer.self_attn.masked_key_indices = None
 
 
 class Side:
@@ -102,15 +130,18 @@ class Side:
         """Prefill under a press, what is held after it, and greedy tokens. ``look``: also which tokens were kept."""
         ids, case = request["ids"], ALL[request["case"]]
         press = pressed(case, len(ids), request["slots"])
-        kept = watch_kept(press) if request["look"] else []
+        watched = watch_kept(press) if request["look"] and hasattr(press, "compress") else []
         spent = time_hook(press, self.clock)
+        unmask(self.model)
         cache, logits, prefill_s = self._prefill(ids, press, case.attention)
+        kept = unmasked(self.model, watched, len(ids)) if request["look"] else []
         held = {x.untyped_storage().data_ptr(): x for layer in cache.layers for x in (layer.keys, layer.values)}
         kv_bytes = sum(x.untyped_storage().nbytes() for x in held.values())
         del held
         started = self.clock()
         tokens = self._decode(cache, logits, len(ids), request["new_tokens"])
         decode_s = self.clock() - started
+        unmask(self.model)
         return {
             "prefill_s": prefill_s,
             "inside_s": sum(spent),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from cases import MATCHED, SHIPPED
+from cases import LIBRARY, MATCHED, SHIPPED
 from wire import Answer, Worker
 
 Figures = dict[str, Any]
@@ -144,6 +144,62 @@ def agreement(sides: Sides, lengths: Sequence[int], depths: Sequence[float]) -> 
         "plain_logit_difference": max(logits),
         "cases": {name: _summed(rows) for name, rows in table.items()},
     }
+
+
+def library(sides: Sides, lengths: Sequence[int], depths: Sequence[float]) -> Figures:
+    """Kept tokens, seconds of compressing and bytes held of every other method that both have."""
+    table: dict[str, list[Figures]] = {name: [] for name in LIBRARY}
+    for tokens in lengths:
+        for depth in depths:
+            prompt = sides.prompt(tokens, depth)
+            common = {"ids": prompt["ids"], "slots": tokens // 4, "new_tokens": NEW_TOKENS}
+            for name in LIBRARY:
+                own = sides.kvfw.ask("one", case=name, look=True, **common)
+                own["inside_s"] = sides.kvfw.ask("look", cases=[name], **common)["cases"][name]["compress_s"]
+                other = sides.kvpress.ask("one", case=name, look=True, **common)
+                table[name].append({**_overlap(own, other), **_held(own, other)})
+    return {
+        "lengths": list(lengths),
+        "depths": list(depths),
+        "slots": "a quarter of the prompt's tokens",
+        "cases": {name: {**_library_row(rows), "why": LIBRARY[name].why} for name, rows in table.items()},
+    }
+
+
+def _held(own: Answer, other: Answer) -> Figures:
+    """Bytes and seconds of both sides."""
+    kinds = ("kv_bytes", "overhead_bytes", "inside_s", "prefill_s")
+    return {side: {kind: answer[kind] for kind in kinds} for side, answer in (("kvfw", own), ("kvpress", other))}
+
+
+def _overlap(one: Answer, other: Answer) -> Figures:
+    """How alike the kept sets are, which here may differ in size."""
+    pairs = [
+        (set(a), set(b))
+        for layer, others in zip(one["kept"], other["kept"], strict=True)
+        for a, b in zip(layer, others, strict=True)
+    ]
+    return {
+        "jaccard": [len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs],
+        "slots": [sum(len(heads[side]) for heads in pairs) / len(pairs) for side in (0, 1)],
+        "same_tokens": one["tokens"] == other["tokens"],
+    }
+
+
+def _library_row(rows: Sequence[Figures]) -> Figures:
+    jaccard = [value for row in rows for value in row["jaccard"]]
+    found: Figures = {
+        "prompts": len(rows),
+        "layers_x_heads_x_prompts": len(jaccard),
+        "identical_sets": sum(value == 1.0 for value in jaccard),
+        "jaccard_mean": sum(jaccard) / len(jaccard),
+        "jaccard_least": min(jaccard),
+        "same_responses": sum(row["same_tokens"] for row in rows),
+    }
+    for number, side in enumerate(("kvfw", "kvpress")):
+        found[side] = {kind: median(row[side][kind] for row in rows) for kind in rows[0][side]}
+        found[side]["mean_slots"] = sum(row["slots"][number] for row in rows) / len(rows)
+    return found
 
 
 def _compared(one: Answer, other: Answer, prompt: Answer) -> Figures:

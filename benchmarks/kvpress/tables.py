@@ -8,7 +8,13 @@ Figures = dict[str, Any]
 
 def markdown(results: Figures) -> str:
     """A table per part that was measured."""
-    parts = (("whole", whole), ("overhead", overhead), ("memory", memory), ("agreement", agreement))
+    parts = (
+        ("whole", whole),
+        ("overhead", overhead),
+        ("memory", memory),
+        ("agreement", agreement),
+        ("library", library),
+    )
     return "\n".join(table(results[name]["figures"]) for name, table in parts if name in results)
 
 
@@ -78,4 +84,26 @@ def agreement(found: Figures) -> str:
         for case, row in found["cases"].items()
     ]
     head = ["kept tokens", "sets identical", "Jaccard, mean", "least", "same 16 tokens", "needle found: kvfw, kvpress"]
+    return _table(head, rows)
+
+
+def library(found: Figures) -> str:
+    """Kept tokens, bytes and seconds of every other method that both have."""
+    head = ["method", "sets identical", "Jaccard, mean", "least", "same 16 tokens", "slots a head: kvfw, kvpress"]
+    head += ["K+V MiB held: kvfw, kvpress", "compressing, ms: kvfw, kvpress", "why they differ"]
+    sides = ("kvfw", "kvpress")
+    rows = [
+        [
+            case,
+            f"{row['identical_sets']} of {row['layers_x_heads_x_prompts']}",
+            f"{row['jaccard_mean']:.3f}",
+            f"{row['jaccard_least']:.3f}",
+            f"{row['same_responses']} of {row['prompts']}",
+            ", ".join(f"{row[side]['mean_slots']:.1f}" for side in sides),
+            ", ".join(f"{row[side]['kv_bytes'] / 2**20:.1f}" for side in sides),
+            ", ".join(f"{row[side]['inside_s'] * 1000:.0f}" for side in sides),
+            row["why"],
+        ]
+        for case, row in found["cases"].items()
+    ]
     return _table(head, rows)

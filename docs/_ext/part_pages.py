@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from method_table import KINDS, method_table
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
 from kvfw.core.compress.describe import OptionFacts, PartFacts, describe
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
-from kvfw.core.registry.registry import collect
+from kvfw.core.registry.registry import Registry, collect
 
 _FIELD = re.compile(r"^(Paper|Source|Deviations): ", re.MULTILINE)
 _ARXIV = re.compile(r"\barXiv (\d{4}\.\d{4,5})")
@@ -38,7 +39,7 @@ def write_pages(app: Sphinx) -> None:
     """Makes ``parts/`` anew. Unchanged pages keep their time stamps, so that Sphinx does not read them again."""
     folder = Path(app.srcdir) / "parts"
     registry = collect([])
-    pages = {folder / "index.rst": _index()}
+    pages = {folder / "index.rst": _index(), folder / "methods.rst": _methods(registry)}
     for kind in Kind:
         specs = registry.of_kind(kind)
         pages[folder / kind / "index.rst"] = _kind_page(kind, [spec.name for spec in specs])
@@ -107,12 +108,22 @@ def _table(options: Iterable[OptionFacts]) -> str:
 
 
 def _index() -> str:
-    entries = "\n".join(f"   {kind}/index" for kind in Kind)
+    entries = "\n".join(["   methods", *(f"   {kind}/index" for kind in Kind)])
     text = (
         "Each page is made from the part itself: what ``kvfw show NAME`` prints is what stands here. A name is what "
         "you write in a composition or on the command line."
     )
     return f"{_heading('Parts', '=')}\n\n{text}\n\n.. toctree::\n   :maxdepth: 2\n\n{entries}\n"
+
+
+def _methods(registry: Registry) -> str:
+    parts = [describe(spec, registry) for kind in KINDS for spec in registry.of_kind(kind)]
+    text = (
+        "Every part that decides what is kept, with its paper and what has to be observed for it beyond keys and "
+        "values. The last column names its counterpart in NVIDIA's kvpress 0.5.5. Each name leads to formula, "
+        "options, and how it deviates from the paper."
+    )
+    return f"{_heading('All methods', '=')}\n\n{text}\n\n{method_table(parts)}\n"
 
 
 def _kind_page(kind: Kind, names: list[str]) -> str:

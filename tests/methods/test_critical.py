@@ -15,7 +15,7 @@ from kvfw.core.compress.compressor import compressor
 from kvfw.core.ops.projection import projected_norms
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.state import KVState, exact_state
-from kvfw.errors import SpecError
+from kvfw.errors import RunError, SpecError
 from kvfw.methods.selectors.critical import Critical
 
 SINKS, RECENT, LENGTHS = 2, 3, (25, 19)
@@ -150,3 +150,19 @@ def test_wrong_options_are_refused() -> None:
     for text in ("criticalkv(share=2)", "criticalkv(norm=l3)", "criticalkv(epsilon=-1)", "criticalkv(scorer=topk)"):
         with pytest.raises(SpecError):
             parse(text)
+
+
+def test_critical_ranks_negative_scores_as_if_the_least_were_0() -> None:
+    scores, budget = torch.tensor([[[-4.0, -3.0, -2.0, -1.0]]]), torch.tensor([[1]])
+    eligible = torch.ones(1, 1, 4, dtype=torch.bool)
+    chosen = Critical(share=0).select(scores, budget, eligible, of_norms([9.0, 5.0, 1.0, 2.0]))
+    # (s - least) c = 0, 5, 2, 6
+    assert chosen.tolist() == [[[False, False, False, True]]]
+
+
+def test_vatp_refuses_negative_scores() -> None:
+    _, obs = padded_rows(2)
+    with pytest.raises(RunError, match=r"gives negative ones; use a scorer whose scores are 0 or more"):
+        compressor(parse("vatp(scorer=knorm)"), amount(ratio=2), sinks=SINKS, recent=RECENT).compress(
+            obs, torch.full(obs.protected.shape[:2], 6)
+        )

@@ -84,7 +84,7 @@ def describe(spec: PartSpec, registry: Registry | None = None) -> PartFacts:
         options=options,
         needs=_needs(spec, registry),
         usage=_usage(spec, options, {key: info.examples[0] for key, info in cls.model_fields.items() if info.examples}),
-        notes=_notes(cls),
+        notes=(*spec.facts.items(), *_notes(cls)),
     )
 
 

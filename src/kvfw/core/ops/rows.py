@@ -1,6 +1,7 @@
 """Attention rows of the last queries, KV head by KV head, for what a sum over queries does not tell."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float32, Float64
@@ -17,11 +18,39 @@ def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
     float32, with the model's own cap and sinks. Padding, empty slots and queries that see nothing have rows of 0. One
     KV head at a time is in memory. Raises a RunError if the last queries were not declared.
     """
+    kv_heads = obs.state.keys.shape[1]
+    sinks = None if obs.sink_logits is None else obs.sink_logits.float().view(kv_heads, -1)
+    for head, (logits, visible) in enumerate(_logits(obs)):
+        logits = (logits + obs.state.bias[:, head, None, None]).masked_fill(~visible[:, None], -torch.inf)
+        if sinks is not None:
+            own = sinks[head][:, None, None].expand(*logits.shape[:-1], 1)
+            logits = torch.cat((logits, own.to(logits)), -1)
+        weights = torch.softmax(logits, -1)[..., : obs.state.width]
+        yield weights.masked_fill(~visible[:, None], 0.0)
+
+
+@torch.no_grad()
+def joint_rows(obs: Observation, over: Literal["max", "sum"]) -> Iterator[Float32[Tensor, "B w N"]]:
+    """Attention of every observed last query, were the query heads of a KV head one, for one KV head after another.
+
+    ``softmax_j(reduction over the group of cap(scale * q_i.k_j) + bias)`` over the slots that a query may see, without
+    those after the middle. Padding and queries that see nothing have rows of 0. The model's own sinks take no part.
+    """
+    state = obs.state
+    last = state.positions.masked_fill(~obs.middle, -1.0).amax(-1, keepdim=True)
+    before = state.positions <= last
+    for head, (logits, visible) in enumerate(_logits(obs)):
+        visible = visible & before[:, head, None]
+        joint = (logits.amax(1) if over == "max" else logits.sum(1)) + state.bias[:, head, None]
+        yield torch.softmax(joint.masked_fill(~visible, -torch.inf), -1).masked_fill(~visible, 0.0)
+
+
+def _logits(obs: Observation) -> Iterator[tuple[Float32[Tensor, "B g w N"], Bool[Tensor, "B w N"]]]:
+    """Scaled and capped products of one KV head after another, and which slots each query may see."""
     queries, positions = obs.window()
     state = obs.state
     kv_heads, (batch, _, window, dim) = state.keys.shape[1], queries.shape
     grouped = queries.float().reshape(batch, kv_heads, -1, window, dim) * obs.scale
-    sinks = None if obs.sink_logits is None else obs.sink_logits.float().view(kv_heads, -1)
     for head in range(kv_heads):
         valid = state.valid[:, head]
         # Keys of empty slots may be NaN, which a bias of minus infinity does not hide.
@@ -31,13 +60,7 @@ def window_rows(obs: Observation) -> Iterator[Float32[Tensor, "B g w N"]]:
         logits = torch.cat([own.clone() @ its.clone().transpose(-1, -2) for own, its in pairs])
         if obs.softcap is not None:
             logits = obs.softcap * (logits / obs.softcap).tanh()
-        visible = (state.positions[:, head, None] <= positions[..., None]) & valid[:, None]
-        logits = (logits + state.bias[:, head, None, None]).masked_fill(~visible[:, None], -torch.inf)
-        if sinks is not None:
-            own = sinks[head][:, None, None].expand(*logits.shape[:-1], 1)
-            logits = torch.cat((logits, own.to(logits)), -1)
-        weights = torch.softmax(logits, -1)[..., : state.width]
-        yield weights.masked_fill(~visible[:, None], 0.0)
+        yield logits, (state.positions[:, head, None] <= positions[..., None]) & valid[:, None]
 
 
 def row_entropies(rows: Float32[Tensor, "B g w N"]) -> Float64[Tensor, "B g w"]:

@@ -38,9 +38,10 @@ class Refit(Part):
     hybrid.
 
     Deviations: the bounded problem of step 1 is solved to its optimum, not by two gradient steps. The ridge pulls
-    towards what was kept, not towards 0, so that with fewer queries than slots those no query tells apart stay as they
-    are; it is 0.01 by default, not 0, because a fit with about as many queries as slots is unstable. Masses are relative to the full cache's denominator (with the model's own attention sink, if it has one), so
-    that every query counts alike.
+    towards what was kept, not towards 0, so that with fewer queries than slots those no query tells apart stay as
+    they are; it is 0.01 by default, not 0, because a fit with about as many queries as slots is unstable. Masses
+    are relative to the full cache's denominator (with the model's own attention sink, if it has one), so that every
+    query counts alike.
     """
 
     bias: bool = Field(True, description="refit the biases")

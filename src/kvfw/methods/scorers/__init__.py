@@ -12,6 +12,18 @@ PARTS = (
     PartSpec(Kind.SCORER, "keydiff", f"{__name__}.keydiff:KeyDiff", "keys unlike the mean of all keys"),
     PartSpec(Kind.SCORER, "tova", f"{__name__}.tova:TOVA", "attention of the last token, mean over all heads"),
     PartSpec(Kind.SCORER, "vatp", f"{__name__}.vatp:VATP", "attention times the value's norm"),
+    PartSpec(Kind.SCORER, "cur", f"{__name__}.cur:CUR", "long keys and values beside their neighbours'"),
+    PartSpec(Kind.SCORER, "lagkv", f"{__name__}.lagkv:LagKV", "tokens that stand out beside those that follow"),
+    PartSpec(Kind.SCORER, "random", f"{__name__}.random:Random", "uniform random numbers, seeded"),
+    PartSpec(Kind.SCORER, "leverage", f"{__name__}.leverage:Leverage", "keys that other keys do not span"),
+    PartSpec(Kind.SCORER, "noncausal", f"{__name__}.noncausal:NonCausal", "unmasked attention inside chunks"),
+    PartSpec(Kind.SCORER, "compactor", f"{__name__}.compactor:Compactor", "leverage and unmasked attention, blended"),
+    PartSpec(
+        Kind.SCORER, "capkv", f"{__name__}.capkv:CapKV", "values of their own direction, weighed by expected queries"
+    ),
+    PartSpec(Kind.SCORER, "qfilters", f"{__name__}.qfilters:QFilters", "keys in the main direction of the queries"),
+    PartSpec(Kind.SCORER, "rkv", f"{__name__}.rkv:RKV", "attended tokens whose keys do not repeat others"),
+    PartSpec(Kind.SCORER, "morphkv", f"{__name__}.morphkv:MorphKV", "largest joint attention of the last queries"),
     PartSpec(Kind.SCORER, "dropkv", f"{__name__}.dropkv:DropKV", "exact change of the output without a token"),
     PartSpec(
         Kind.SCORER, "expected", f"{__name__}.expected:ExpectedAttention", "attention to expect from queries to come"

@@ -7,9 +7,9 @@ from jaxtyping import Float, Float32
 from pydantic import Field
 from torch import Tensor
 
+from kvfw.core.ops.query_model import turned_ahead
 from kvfw.core.parts.part import Part
 from kvfw.core.state.observation import Needs, Observation
-from kvfw.core.state.rope import rotate_mean
 
 
 class ExpectedAttention(Part):
@@ -73,9 +73,6 @@ class ExpectedAttention(Part):
         sinks = mean.new_full(mean.shape[:2], -torch.inf)
         if obs.sink_logits is not None:
             sinks = obs.sink_logits.float().expand_as(sinks)
-        if obs.rope is not None:
-            steps = torch.arange(1, self.positions + 1, device=mean.device)
-            future = obs.state.positions.amax((1, 2))[:, None] + steps
-            mean = rotate_mean(mean[:, :, None], future, obs.rope).squeeze(2)
-            spread = rotate_mean(rotate_mean(spread, future, obs.rope).mT, future, obs.rope)
+        mean = turned_ahead(mean[:, :, None], obs, self.positions).squeeze(2)
+        spread = turned_ahead(turned_ahead(spread, obs, self.positions).mT, obs, self.positions)
         return mean, spread, sinks

@@ -10,6 +10,7 @@ from kvfw.core.contracts.parts import Scorer
 from kvfw.core.parts.part import Part, PartOption
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs, Observation
+from kvfw.errors import RunError
 
 
 class VATP(Part):
@@ -37,5 +38,15 @@ class VATP(Part):
         return self.scorer.needs
 
     def score(self, obs: Observation) -> Float[Tensor, "B Hkv N"]:
-        """Scores times the values' L1 norms."""
-        return obs.score(self.scorer) * obs.state.values.float().abs().sum(-1)
+        """Scores times the values' L1 norms.
+
+        Raises:
+            RunError: a score is negative, so that a larger norm would rank it lower.
+        """
+        scores = obs.score(self.scorer)
+        if bool((scores < 0).logical_and(obs.state.valid).any()):
+            raise RunError(
+                "vatp multiplies scores, and its scorer gives negative ones; use a scorer whose scores are 0 or more, "
+                "such as attention"
+            )
+        return scores * obs.state.values.float().abs().sum(-1)

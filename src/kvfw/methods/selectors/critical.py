@@ -19,7 +19,8 @@ class Critical(Part):
 
     Of K slots, stage 1 takes the ``floor(share K)`` of highest score s, stage 2 the rest of highest
     ``(s_j + epsilon) c_j``, with ``c_j`` the mean over a KV head's query heads h of ``||W_o^h v_j||``. Ties go to the
-    lowest position. Scores should be 0 or more and hold no norm of the values yet.
+    lowest position. Scores should hold no norm of the values yet; where the least of a head is negative, it is
+    subtracted first.
 
     Paper: Feng et al. 2025, Identify Critical KV Cache in LLM Inference from an Output Perturbation Perspective,
     arXiv 2502.03805.
@@ -50,5 +51,6 @@ class Critical(Part):
         values = obs.state.values.masked_fill(~obs.state.valid[..., None], 0.0)
         effect = projected_norms(values, obs.projection(), self.norm).mean(2)
         # An infinite score of a value without effect is no number.
-        critical = ((scores.float() + self.epsilon) * effect).nan_to_num(nan=-torch.inf, posinf=torch.inf)
+        least = scores.float().masked_fill(~eligible, 0.0).amin(-1, keepdim=True).clamp(max=0.0)
+        critical = ((scores.float() - least + self.epsilon) * effect).nan_to_num(nan=-torch.inf, posinf=torch.inf)
         return first | highest(critical, budget - first.sum(-1), eligible & ~first)
