@@ -179,7 +179,7 @@ def _checked(builder: PartBuilder, node: PolicyNode) -> Policy:
     return policy
 
 
-def _policy(builder: PartBuilder, node: PolicyNode) -> tuple[Policy, "_Whole"]:
+def _policy(builder: PartBuilder, node: PolicyNode) -> tuple[Policy, "_FromRecipe"]:
     """The policy, and what of it comes from a recipe."""
     terms, whole = _terms(builder, node.stages)
     refiners = [builder.part(Kind.REFINER, each) for each in node.refiners]
@@ -220,7 +220,7 @@ def ranking_of(terms: tuple[Term, ...]) -> "Scorer | None":
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _FromRecipe:
     """What the recipe of a policy's only stage brings besides stages; ``str()`` gives the recipe."""
 
     allocator: "Allocator | None" = None
@@ -232,9 +232,9 @@ class _Whole:
         return self.recipe
 
 
-def _terms(builder: PartBuilder, nodes: tuple[StageNode, ...]) -> tuple[tuple[Term, ...], _Whole]:
+def _terms(builder: PartBuilder, nodes: tuple[StageNode, ...]) -> tuple[tuple[Term, ...], _FromRecipe]:
     terms: list[Term] = []
-    whole = _Whole()
+    whole = _FromRecipe()
     for node in nodes:
         if terms and terms[-1].parts[-1].stage.consumes_rest:
             stage = f"stage {terms[-1].text.partition('(')[0]!r}"
@@ -248,10 +248,10 @@ def _terms(builder: PartBuilder, nodes: tuple[StageNode, ...]) -> tuple[tuple[Te
     return tuple(terms), whole
 
 
-def _expanded(built: Built[Any], registry: Registry) -> tuple[tuple[StageShare, ...], _Whole]:
+def _expanded(built: Built[Any], registry: Registry) -> tuple[tuple[StageShare, ...], _FromRecipe]:
     """The stages a part stands for: itself, those of its recipe, or a scorer with top-k; and the rest of a policy."""
     if isinstance(built.value, StageForm):
-        return (StageShare(built.value, Fraction(1)),), _Whole()
+        return (StageShare(built.value, Fraction(1)),), _FromRecipe()
     if not isinstance(built.value, Method):
         return _expand(SCORER_RECIPE, {"scorer": built}, registry)
     spec = built.spec
@@ -264,7 +264,7 @@ def _expanded(built: Built[Any], registry: Registry) -> tuple[tuple[StageShare, 
 
 def _expand(
     recipe: str, options: Mapping[str, Built[Any]], registry: Registry
-) -> tuple[tuple[StageShare, ...], _Whole]:
+) -> tuple[tuple[StageShare, ...], _FromRecipe]:
     """:func:`_expanded` for a recipe, with built options in place of each ``$option``; checks no units.
 
     Raises:
@@ -275,6 +275,6 @@ def _expand(
         raise SpecError("a recipe is one policy for all layers; leave out layers", recipe, 0)
     policy, inner = _policy(PartBuilder(recipe, registry, options), first)
     if policy.is_sum:
-        return policy.stages, _Whole()
+        return policy.stages, _FromRecipe()
     text = policy.allocator_text or inner.allocator_text
-    return policy.stages, _Whole(policy.allocator, text, policy.refiners, recipe)
+    return policy.stages, _FromRecipe(policy.allocator, text, policy.refiners, recipe)
