@@ -27,7 +27,7 @@ INTRODUCTIONS = {
     Kind.ALLOCATOR: "An allocator divides the budget over layers and heads; see :doc:`/allocators`.",
     Kind.REFINER: "A refiner changes biases and values of the slots that were kept. Write it after ``|``.",
     Kind.STAGE: "The two generic forms. Every method is a recipe of one of them.",
-    Kind.METHOD: "A method is a named recipe of a generic form.",
+    Kind.METHOD: "A method is a named recipe: of a generic form, a sum of them, or a whole policy.",
     Kind.TASK: "A task makes prompts and judges responses.",
     Kind.METRIC: "A metric measures one number per trial. All are measured in every run, "
     "but ``peak_kv_mb`` only with ``--compress-every``.",

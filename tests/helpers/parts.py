@@ -104,6 +104,32 @@ class Listing(Method):
     recipe: ClassVar[str] = "several(of=$of):0.5+lists(counts=$counts,at=[2,2.5]):0.5"
 
 
+class Whole(Method):
+    """A policy: a scorer, an allocator and a refiner."""
+
+    by: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv(window=5)")]
+    floor: float = 0.5
+    recipe: ClassVar[str] = "$by@adakv(floor=$floor)|refit"
+
+
+class Again(Method):
+    """Another name for a policy."""
+
+    recipe: ClassVar[str] = "whole(floor=0.25)"
+
+
+class MixesPolicies(Method):
+    """A sum with a policy in it."""
+
+    recipe: ClassVar[str] = "halves:0.5+whole:0.5"
+
+
+class NamesLayers(Method):
+    """Not for all layers."""
+
+    recipe: ClassVar[str] = "[0-1]snapkv"
+
+
 class BrokenRecipe(Method):
     """Its recipe asks for an option that it does not have."""
 
@@ -250,6 +276,10 @@ STRANGERS = (
     _spec(Kind.METHOD, "tailed", Tailed),
     _spec(Kind.METHOD, "tail_in_front", TailInFront),
     _spec(Kind.METHOD, "circle", Circle),
+    _spec(Kind.METHOD, "whole", Whole),
+    _spec(Kind.METHOD, "again", Again),
+    _spec(Kind.METHOD, "mixes_policies", MixesPolicies),
+    _spec(Kind.METHOD, "names_layers", NamesLayers),
     _spec(Kind.SCORER, "lists", Lists),
     _spec(Kind.SCORER, "several", Several),
     _spec(Kind.METHOD, "listing", Listing),

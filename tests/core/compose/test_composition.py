@@ -20,8 +20,10 @@ from kvfw.core.parts.part import default_text, part_option
 from kvfw.core.parts.spec import STAGE_KINDS, Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.errors import RequestError, SpecError
+from kvfw.methods.allocators.adakv import AdaKV
 from kvfw.methods.allocators.global_threshold import GlobalThreshold
 from kvfw.methods.mergers.ewmeans import EWMeans
+from kvfw.methods.refiners.refit import Refit
 from kvfw.methods.scorers.h2o import H2O
 from kvfw.methods.scorers.position import Position
 from kvfw.methods.scorers.snapkv import SnapKV
@@ -378,6 +380,20 @@ def test_options_of_strangers(text: str, canonical: str) -> None:
         ("several(of=[snapkv(¦windw=3)])", "snapkv has no option 'windw'"),
         ("select(scorer=¦halves)", "halves is a method: a stage by itself. Known: "),
         ("tailed:0.5+ ¦uniform:0.5", "stage 'tailed' merges all that is left, so nothing can follow it; put it last"),
+        (
+            "snapkv:0.5+¦whole:0.5",
+            "whole stands for a whole policy ($by@adakv(floor=$floor)|refit), so it cannot be a term of a sum",
+        ),
+        ("¦again:0.5+snapkv:0.5", "again stands for a whole policy (whole(floor=0.25))"),
+        (
+            "whole@¦global",
+            "whole divides the budget itself ($by@adakv(floor=$floor)|refit); leave out @global",
+        ),
+        ("[0]full;[1-]again|refit;[2]again @ ¦adakv(floor=0.1)", "leave out @adakv(floor=0.1)"),
+        (
+            "[0]full;[1-]¦whole(by=knorm)",
+            "|refit: adakv compares scores of different heads, and those of KNorm have no",
+        ),
     ],
 )
 def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
@@ -403,6 +419,11 @@ def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
             "                ^",
         ),
         ("tail_in_front", "the recipe of method 'tail_in_front' (stranger) does not work: stage 'tailed' merges all"),
+        (
+            "mixes_policies",
+            "the recipe of method 'mixes_policies' (stranger) does not work: whole stands for a whole policy",
+        ),
+        ("names_layers", "does not work: a recipe is one policy for all layers; leave out layers"),
         ("circle", "does not work: maximum recursion depth exceeded"),
     ],
 )
@@ -423,6 +444,23 @@ def test_a_recipe_may_be_a_sum_whose_shares_multiply() -> None:
         StageShare(Merge(merger=EWMeans(iters=2, block=9), space=Post(), weight=by, bias="log"), Fraction(6, 25)),
     )
     assert sum(each.share for each in stages) == 1
+
+
+def test_a_recipe_may_be_a_policy_with_allocator_and_refiners() -> None:
+    registry = strange_registry()
+    (whole,) = parse("whole(by=h2o,floor=0.1)", registry).policies
+    (spelt,) = parse("h2o@adakv(floor=0.1)|refit", registry).policies
+    assert str(whole) == "whole(by=h2o,floor=0.1)"
+    assert whole.stages == spelt.stages
+    assert whole.allocator == AdaKV(floor=0.1)
+    assert whole.refiners == spelt.refiners
+    more = parse("[0]full;[1-]again|refit(ridge=0.5)", registry)
+    assert str(more) == "[0]full;[1-]again|refit(ridge=0.5)"
+    assert parse(str(more), registry) == more
+    assert more.policies[1].allocator == AdaKV(floor=0.25)
+    assert more.policies[1].refiners == (Refit(), Refit(ridge=0.5))
+    with pytest.raises(SpecError, match="names its own allocator"):
+        parse("whole", registry).allocated_by(GlobalThreshold())
 
 
 def test_recipes_get_the_built_option_itself() -> None:

@@ -73,6 +73,11 @@ class Policy:
         """All stages in the order they run, with their exact shares of the budget."""
         return tuple(StageShare(part.stage, term.share * part.share) for term in self.terms for part in term.parts)
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether it is a sum of stages and nothing else, so that it can be a term of a larger sum."""
+        return not self.layers and self.allocator is None and not self.refiners
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -167,24 +172,36 @@ def parse(text: str, registry: Registry | None = None) -> Composition:
 def composed(text: str, options: Mapping[str, Built[Any]], registry: Registry) -> Composition:
     """The composition of a text, with built options in place of each ``$option``; raises as :func:`parse`."""
     builder = PartBuilder(text, registry, options)
-    return Composition(tuple(_policy(builder, node) for node in parse_policies(text)), text)
+    return Composition(tuple(_checked(builder, node) for node in parse_policies(text)), text)
 
 
-def _policy(builder: PartBuilder, node: PolicyNode) -> Policy:
-    terms = _terms(builder, node.stages)
+def _checked(builder: PartBuilder, node: PolicyNode) -> Policy:
+    """The policy, whose allocator can compare the scores it is to rank by."""
+    policy, whole = _policy(builder, node)
+    if policy.allocator is not None:
+        written, name = node.allocator or node.stages[0].part, policy.allocator_text or whole.allocator_text
+        if fault := unit_fault(policy.allocator, policy.terms, name.partition("(")[0]):
+            raise builder.fail(fault if node.allocator else f"{written.name} stands for {whole}: {fault}", written.at)
+    return policy
+
+
+def _policy(builder: PartBuilder, node: PolicyNode) -> tuple[Policy, "_FromRecipe"]:
+    """The policy, and what of it comes from a recipe."""
+    terms, whole = _terms(builder, node.stages)
     refiners = [builder.part(Kind.REFINER, each) for each in node.refiners]
     allocator = builder.part(Kind.ALLOCATOR, node.allocator) if node.allocator is not None else None
-    fault = unit_fault(allocator.value, terms, node.allocator.name) if allocator and node.allocator else None
-    if fault is not None and node.allocator is not None:
-        raise builder.fail(fault, node.allocator.at)
-    return Policy(
+    if allocator is not None and node.allocator is not None and whole.allocator is not None:
+        reason = f"{terms[0].text} divides the budget itself ({whole}); leave out @{allocator.text}"
+        raise builder.fail(reason, node.allocator.at)
+    policy = Policy(
         node.layers,
         terms,
         allocator.text if allocator is not None else "",
         tuple(each.text for each in refiners),
-        allocator.value if allocator is not None else None,
-        tuple(each.value for each in refiners),
+        allocator.value if allocator is not None else whole.allocator,
+        (*whole.refiners, *(each.value for each in refiners)),
     )
+    return policy, whole
 
 
 def unit_fault(allocator: "Allocator", terms: tuple[Term, ...], name: str) -> str | None:
@@ -208,38 +225,62 @@ def ranking_of(terms: tuple[Term, ...]) -> "Scorer | None":
     return terms[0].parts[0].stage.ranking if terms else None
 
 
-def expand(recipe: str, options: Mapping[str, Built[Any]], registry: Registry) -> tuple[Term, ...]:
-    """The terms of a recipe, with built options in place of each ``$option``.
+@dataclass(frozen=True)
+class _FromRecipe:
+    """What the recipe of a policy's only stage brings besides stages; ``str()`` gives the recipe."""
 
-    Raises:
-        SpecError: the recipe is wrong, or an option does not fit its place; a caret shows where.
-    """
-    first, *others = composed(recipe, options, registry).policies
-    if others or first.layers or first.allocator_text or first.refiner_texts:
-        raise SpecError("a recipe is a sum of stages, without layers, allocators and refiners", recipe, 0)
-    return first.terms
+    allocator: "Allocator | None" = None
+    allocator_text: str = ""
+    refiners: tuple["Refiner", ...] = ()
+    recipe: str = ""
+
+    def __str__(self) -> str:
+        return self.recipe
 
 
-def _terms(builder: PartBuilder, nodes: tuple[StageNode, ...]) -> tuple[Term, ...]:
+def _terms(builder: PartBuilder, nodes: tuple[StageNode, ...]) -> tuple[tuple[Term, ...], _FromRecipe]:
     terms: list[Term] = []
+    whole = _FromRecipe()
     for node in nodes:
         if terms and terms[-1].parts[-1].stage.consumes_rest:
             stage = f"stage {terms[-1].text.partition('(')[0]!r}"
             raise builder.fail(f"{stage} merges all that is left, so nothing can follow it; put it last", node.part.at)
         built = builder.part(None, node.part)
-        terms.append(Term(built.text, node.share, _expanded(built, builder.registry)))
-    return tuple(terms)
+        stages, whole = _expanded(built, builder.registry)
+        if whole.recipe and len(nodes) > 1:
+            reason = f"{built.text} stands for a whole policy ({whole}), so it cannot be a term of a sum"
+            raise builder.fail(f"{reason}; write its parts", node.part.at)
+        terms.append(Term(built.text, node.share, stages))
+    return tuple(terms), whole
 
 
-def _expanded(built: Built[Any], registry: Registry) -> tuple[StageShare, ...]:
-    """The stages a part stands for: itself, those of its recipe, or a scorer with top-k."""
+def _expanded(built: Built[Any], registry: Registry) -> tuple[tuple[StageShare, ...], _FromRecipe]:
+    """The stages a part stands for: itself, those of its recipe, or a scorer with top-k; and the rest of a policy."""
     if isinstance(built.value, StageForm):
-        return (StageShare(built.value, Fraction(1)),)
+        return (StageShare(built.value, Fraction(1)),), _FromRecipe()
     if not isinstance(built.value, Method):
-        return Policy((), expand(SCORER_RECIPE, {"scorer": built}, registry)).stages
+        return _expand(SCORER_RECIPE, {"scorer": built}, registry)
     spec = built.spec
     assert spec is not None
     try:
-        return Policy((), expand(built.value.recipe, built.options, registry)).stages
+        return _expand(built.value.recipe, built.options, registry)
     except (SpecError, RecursionError) as error:
         raise RequestError(f"the recipe of method {spec.name!r} ({spec.provider}) does not work: {error}") from error
+
+
+def _expand(
+    recipe: str, options: Mapping[str, Built[Any]], registry: Registry
+) -> tuple[tuple[StageShare, ...], _FromRecipe]:
+    """:func:`_expanded` for a recipe, with built options in place of each ``$option``; checks no units.
+
+    Raises:
+        SpecError: the recipe is wrong, or an option does not fit its place; a caret shows where.
+    """
+    first, *others = parse_policies(recipe)
+    if others or first.layers:
+        raise SpecError("a recipe is one policy for all layers; leave out layers", recipe, 0)
+    policy, inner = _policy(PartBuilder(recipe, registry, options), first)
+    if policy.is_sum:
+        return policy.stages, _FromRecipe()
+    text = policy.allocator_text or inner.allocator_text
+    return policy.stages, _FromRecipe(policy.allocator, text, policy.refiners, recipe)

@@ -9,7 +9,8 @@
     value       := scalar | part | "[" [ value ("," value)* ] "]"
 
 Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). Allocators and refiners are
-parts. In a recipe ``$option`` stands for a value or a part.
+parts. In a recipe, which is one policy without layers, ``$option`` stands for a value or a part. A name whose recipe
+has an allocator or refiners must be a policy's only stage.
 """
 
 import re

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -18,7 +18,6 @@ from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RunError, SpecError
 
 if TYPE_CHECKING:  # these import torch, which describing a task or metric does not need
-    from kvfw.core.compress.stages import Stage
     from kvfw.core.state.observation import Columns, Needs
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -122,8 +121,9 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
             return needs_lines(needs_of(build_part(spec.kind, spec.name, found).value, spec.kind))
         if spec.kind not in STAGE_KINDS:
             return None
-        stages = parse(spec.name, registry).stages
-        needs = reduce(or_, (cast("Stage", each.stage).needs for each in stages))
+        from kvfw.core.compress.compressor import Rule  # it imports torch
+
+        needs = reduce(or_, (Rule(policy).needs for policy in parse(spec.name, registry).policies))
     except SpecError:
         return None  # it has required options, so its needs are not known yet
     except RunError as error:

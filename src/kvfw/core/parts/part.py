@@ -56,7 +56,8 @@ class StageForm(Part):
 class Method(Part):
     """A named recipe: composition text in which ``$option`` stands for the built option, not for its text.
 
-    The text may be a sum of shares of the method's budget, such as ``snapkv(window=$window):0.8+ewmeans_pre:0.2``.
+    The text may be a sum of shares of the method's budget, such as ``snapkv(window=$window):0.8+ewmeans_pre:0.2``, or a
+    whole policy, such as ``snapkv(window=$window)@adakv``; then it must be a policy's only stage.
     """
 
     recipe: ClassVar[str]
@@ -65,7 +66,9 @@ class Method(Part):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if not isinstance(getattr(cls, "recipe", None), str):
-            raise TypeError(f"method {cls.__name__} needs a class variable `recipe` with the stages it stands for")
+            raise TypeError(
+                f"method {cls.__name__} needs a class variable `recipe` with the stages or the policy it stands for"
+            )
 
 
 def part_option(info: FieldInfo) -> PartOption | None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from kvfw.core.contracts.parts import Allocator, LayerView
 from kvfw.core.ops.rounding import by_weight
-from kvfw.core.parts.spec import Kind
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.padded import PaddedStorage
 from kvfw.model.compat.versions import passed
@@ -69,7 +68,7 @@ def _attached(subject: Subject, ratio: int, recipe: str | None = None, allocator
 @torch.inference_mode()
 def identity(subject: Subject) -> Verdicts:
     """Compares the logits after the prompt and the text that ``generate`` writes."""
-    if not getattr(subject.part, "exact", True):
+    if not subject.exact:
         yield NotApplicable("its budgets may sum to less than the total")
     model, ids = small_model(), _prompt(TOKENS + NEW)
     expected: Tensor = model(input_ids=ids).logits[:, TOKENS:]
@@ -98,9 +97,9 @@ def generates(subject: Subject) -> Verdicts:
         counts = [cache.state(i).valid.sum(-1).flatten().tolist() for i in range(2)]
     if len(text) != NEW:
         yield Failed(f"{NEW} new tokens at ratio 4", f"{len(text)}")
-    if subject.spec.kind is Kind.ALLOCATOR:
+    if subject.rule.policy.allocator is not None:
         total = sum(map(sum, counts))
-        if total > 4 * expected or (total < 4 * expected and getattr(subject.part, "exact", True)):
+        if total > 4 * expected or (total < 4 * expected and subject.exact):
             yield Failed(f"{4 * expected} slots over all layers and heads after {NEW} new tokens", f"{counts}")
     elif counts != [[expected] * 2] * 2:
         yield Failed(f"{expected} slots in every layer and head after {NEW} new tokens", f"{counts}")
@@ -125,7 +124,7 @@ class UnequalHeads:
 def ragged(subject: Subject) -> Verdicts:
     """Decodes a few tokens from a cache whose heads differ in size, and from the same slots with empty ones."""
     model, ids = small_model(), _prompt(TOKENS + NEW)
-    uneven = None if subject.spec.kind is Kind.ALLOCATOR else UnequalHeads()
+    uneven = None if subject.rule.policy.allocator is not None else UnequalHeads()
     found = []
     for padded in (False, True):
         with _attached(subject, 4, allocator=uneven) as cache:
@@ -175,7 +174,7 @@ def probe_traces(subject: Subject) -> Verdicts:
     for ratio in (1, 4):
         if left := [what for what in run(None, ratio)[2] if what not in idle]:
             yield Failed("a process and a model as they were before the prompt", f"changed: {', '.join(left)}")
-    if not getattr(subject.part, "exact", True):
+    if not subject.exact:
         return
     states, logits, _ = run(None, 1)
     for i, (ours, theirs) in enumerate(zip(states, expected, strict=True)):

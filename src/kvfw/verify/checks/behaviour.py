@@ -105,6 +105,9 @@ def held_scorers(subject: Subject) -> Verdicts:
 @holds("bias-kept", "a slot that stays keeps the bias it has", COMPOSED)
 def bias_kept(subject: Subject) -> Verdicts:
     """Compresses slots that already have biases, as an earlier compression may have fitted them."""
+    if subject.rule.policy.refiners:
+        yield NotApplicable("its refiners change the slots that stay")
+        return
     obs = observed(subject)
     fitted = torch.randn(obs.state.bias.shape, generator=torch.Generator().manual_seed(8))
     obs = replace(obs, state=replace(obs.state, bias=obs.state.bias + fitted))
@@ -118,6 +121,9 @@ def bias_kept(subject: Subject) -> Verdicts:
 @holds("hybrids", "the result in a hybrid is what it is alone", COMPOSED)
 def hybrids(subject: Subject) -> Verdicts:
     """Compresses alone before and after a hybrid; a selecting part must keep the same tokens in the hybrid."""
+    if not subject.rule.policy.is_sum:
+        yield NotApplicable("it stands for a whole policy, which is no term of a sum")
+        return
     obs, alone = compressed(subject)
     bound = subject.bound()
     last = bound.stages[-1].consumes_rest

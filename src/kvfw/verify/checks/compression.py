@@ -115,6 +115,9 @@ def _loses_mass(subject: Subject) -> bool:
 @holds("exact-tokens", "a slot of mass 1 is a token of the prompt, bit for bit", COMPOSED)
 def exact_tokens(subject: Subject) -> Verdicts:
     """All other slots must have a mass above 1."""
+    if subject.rule.policy.refiners:
+        yield NotApplicable("its refiners change the slots that stay")
+        return
     moves = subject.bound().moves_positions
     for what in ("a quarter of the middle", "unequal heads", "all but one token"):
         obs, state = compressed(subject, torch.tensor(BUDGETS[what]))

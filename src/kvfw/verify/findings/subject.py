@@ -6,7 +6,7 @@ from typing import Any
 from kvfw.core.compose.budget import amount
 from kvfw.core.compose.build import Built
 from kvfw.core.compose.composition import composed
-from kvfw.core.compress.compressor import Compressor, compressor
+from kvfw.core.compress.compressor import Compressor, Rule, compressor
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry
 from kvfw.verify.instruments.observed import RECENT, SINKS
@@ -50,3 +50,13 @@ class Subject:
         """The composition of ``recipe``, by default the part's own, ready to run."""
         asked = composed(recipe or self.recipe, {"part": self.built}, self.registry)
         return compressor(asked, amount(ratio=ratio), sinks=SINKS, recent=RECENT)
+
+    @property
+    def rule(self) -> Rule:
+        """The one policy of that composition."""
+        return self.bound().rules[0]
+
+    @property
+    def exact(self) -> bool:
+        """Whether its budgets sum to the total."""
+        return bool(getattr(self.rule.allocator, "exact", True))
