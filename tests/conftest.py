@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -33,10 +35,31 @@ hypothesis.settings.load_profile("busy")
 # Before any of them is imported.
 install_import_hook(SHAPED, "beartype.beartype")
 
+#: Rooms whose tests check the shapes of tensors. The others drive the same code through whole evaluations and properties
+#: of parts, where the checks would take a third of the time.
+CHECKED = tuple(Path(__file__).parent / room for room in ("core", "methods", "model"))
 
-def pytest_collection_finish() -> None:
-    """What is imported by now stays: garbage is not looked for in it again (statsmodels does so at every call)."""
-    gc.freeze()
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    checked = any(item.path.is_relative_to(room) for room in CHECKED)
+    jaxtyping.config.update("jaxtyping_disable", not checked)
+
+
+class _Frozen:
+    """What is imported stays: garbage is not looked for in it again (statsmodels does so at every call)."""
+
+    def __init__(self) -> None:
+        self.modules = 0
+
+    def pytest_runtest_teardown(self) -> None:
+        if len(sys.modules) > self.modules:
+            gc.freeze()
+            self.modules = len(sys.modules)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Frozen())
 
 
 @pytest.fixture(scope="session")

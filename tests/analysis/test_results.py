@@ -277,7 +277,7 @@ def test_a_configuration_with_nan_is_refused() -> None:
 ORDER = tuple(dict.fromkeys(trial.key.row for trial in experiment()))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 225))
 def test_results_do_not_depend_on_the_order_of_records(order: random.Random, kept: int) -> None:
     trials = order.sample(experiment(), kept)

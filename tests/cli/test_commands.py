@@ -151,38 +151,28 @@ def test_list_has_every_part_with_a_summary(capsys: pytest.CaptureFixture[str]) 
     assert "snapkv" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["list"],
-        ["models"],
-        ["eval", "--help"],
-        ["show", "smollm2-135m"],
-        ["show", "niah"],
-        ["show", "ref_ppl"],
-    ],
-)
-def test_listings_import_no_torch(arguments: list[str]) -> None:
+def outcome(commands: list[list[str]], unwanted: set[str]) -> subprocess.CompletedProcess[str]:
+    """One process that runs commands in turn and ends at the first that fails or has imported what it should not."""
     code = (
         "import sys\nfrom kvfw.cli.main import run\n"
-        f"code = run({arguments!r})\n"
-        "heavy = {'torch', 'transformers', 'scipy', 'sentence_transformers'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else code)"
+        f"for command in {commands!r}:\n"
+        "    if code := run(command):\n        sys.exit(code)\n"
+        f"    if found := {unwanted!r} & set(sys.modules):\n        sys.exit(f'{{command}} imported {{found}}')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_listings_import_no_torch() -> None:
+    shown = [["show", name] for name in ("smollm2-135m", "niah", "ref_ppl")]
+    listings = [["--help"], ["list"], ["models"], ["eval", "--help"], *shown]
+    done = outcome(listings, {"torch", "transformers", "scipy", "sentence_transformers"})
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["snapkv", "pinned", "ewmeans_pre", "pre", "niah", "ref_ppl", "smollm2-135m"])
-def test_show_imports_nothing_heavy_but_torch(name: str) -> None:
+def test_show_imports_nothing_heavy_but_torch() -> None:
     """A part's own module needs torch; nothing that it leads to needs more."""
-    code = (
-        f"import sys\nfrom kvfw.cli.main import run\ncode = run(['show', {name!r}])\n"
-        "heavy = {'transformers', 'scipy', 'numba', 'sentence_transformers', 'matplotlib'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    shown = [["show", name] for name in ("snapkv", "pinned", "ewmeans_pre", "pre", "niah", "ref_ppl", "smollm2-135m")]
+    done = outcome(shown, {"transformers", "scipy", "numba", "sentence_transformers", "matplotlib"})
     assert done.returncode == 0, done.stderr
 
 
@@ -208,6 +198,7 @@ def test_help_and_list_answer_within_half_a_second(arguments: list[str]) -> None
     assert any(seconds() <= 0.5 for _ in range(20))
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_finished_trials_and_says_how_to_resume(tiny_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "kvfw", *small(tiny_folder, out), "--seeds", "20", "--compose", "snapkv"]

@@ -187,6 +187,7 @@ def test_reporting_leaves_the_run_as_it_is(folder: Path, tmp_path: Path) -> None
     assert results is not None
 
 
+@pytest.mark.slow
 def test_reporting_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     program = (
         "import sys, json\n"

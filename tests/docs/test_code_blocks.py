@@ -27,9 +27,9 @@ def needs_model(block: Block) -> bool:
 
 
 def runnable(page: Path) -> Any:
-    """The page as a parameter, marked where one of its blocks needs the model."""
-    marks = [pytest.mark.real] if any(needs_model(block) for block in blocks(page)) else []
-    return pytest.param(page, id=page.name, marks=marks)
+    """The page as a parameter, marked by whether one of its blocks needs the model."""
+    mark = pytest.mark.real if any(needs_model(block) for block in blocks(page)) else pytest.mark.slow
+    return pytest.param(page, id=page.name, marks=mark)
 
 
 def busy(page: Path) -> bool:

@@ -36,11 +36,19 @@ def written(model: PreTrainedModel, ratio: int | None) -> list[list[int]]:
     return tokens
 
 
+@pytest.fixture(scope="module")
+def alone() -> tuple[PreTrainedModel, dict[int, list[list[int]]]]:
+    """A model, and what it writes at each ratio."""
+    model = tiny("llama")
+    return model, {ratio: written(model, ratio) for ratio in RATIOS}
+
+
 @settings(max_examples=25, deadline=None)
 @given(order=st.permutations([0, 1, 2] * 3))
-def test_blocks_entered_and_left_in_any_order_do_not_see_each_other(order: list[int]) -> None:
-    model = tiny("llama")
-    expected = {ratio: written(model, ratio) for ratio in RATIOS}
+def test_blocks_entered_and_left_in_any_order_do_not_see_each_other(
+    alone: tuple[PreTrainedModel, dict[int, list[list[int]]]], order: list[int]
+) -> None:
+    model, expected = alone
     blocks = [attach(model, "snapkv", ratio=ratio, **PROTECTED) for ratio in RATIOS]
     caches: dict[int, Any] = {}
     steps = [0] * len(blocks)
@@ -175,6 +183,7 @@ def test_padding_of_one_block_is_not_that_of_another() -> None:
         assert generate(model, prompt(60), 4, cache=two).tolist() == written(model, 4)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_writes_what_it_writes_uncompiled_at_every_ratio() -> None:
     def answers(model: PreTrainedModel) -> list[list[list[int]]]:
         found = []

@@ -117,11 +117,15 @@ def test_a_text_to_follow_is_every_rows_response(
     assert all(r.extra["response_tokens"] == 1.0 for name, r in found.items() if not name.endswith(" 2"))
 
 
-@pytest.mark.parametrize("trials", [1, 2, 5, 8, 13])
+@pytest.fixture(scope="module")
+def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> dict[str, TrialRecord]:
+    return ran(tiny_folder, tmp_path_factory.mktemp("whole") / "run", registry, **AGNOSTIC)
+
+
+@pytest.mark.parametrize("trials", [1, 5, 8, 13])
 def test_a_run_interrupted_between_questions_resumes_to_the_same_records(
-    tiny_folder: Path, tmp_path: Path, registry: Registry, trials: int
+    tiny_folder: Path, tmp_path: Path, registry: Registry, whole: dict[str, TrialRecord], trials: int
 ) -> None:
-    whole = ran(tiny_folder, tmp_path / "whole", registry, **AGNOSTIC)
     with pytest.raises(KeyboardInterrupt):
         ran(tiny_folder, tmp_path / "cut", registry, Noted(trials), **AGNOSTIC)
     assert len(load_run(tmp_path / "cut").records) == trials
