@@ -4,11 +4,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kvfw.cli.main import run
 from kvfw.harness import launch
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def test_versions_that_read_entry_points_find_the_same_model() -> None:
@@ -30,3 +33,17 @@ def test_all_arguments_are_lm_evals(monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (("--model", "kvfw", "-t", "a.yaml"), ("run", "--help"), ("ls", "tasks")):
         assert run(["lm-eval", *words]) == 0
         assert heard.pop() == words
+
+
+def test_a_target_runs_the_tests_that_need_lm_eval_in_the_versions_that_the_extra_admits() -> None:
+    """They are no ``test_*.py``, so nothing else collects them."""
+    assert "pytest tests/harness/with_lm_eval.py\n" in (ROOT / "Makefile").read_text("utf-8")
+    assert (ROOT / "tests" / "harness" / "with_lm_eval.py").exists()
+    pins = [
+        Requirement(line)
+        for line in (ROOT / "constraints-lm-eval.txt").read_text("utf-8").splitlines()
+        if line[0] != "#"
+    ]
+    pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+    for wanted in map(Requirement, PROJECT["optional-dependencies"]["lm-eval"]):
+        assert pinned[canonicalize_name(wanted.name)] in wanted.specifier
