@@ -67,7 +67,7 @@ def realised_text(task: str, held: Sequence[HeldContext]) -> str:
     if not held:
         return said
     return (
-        f"{said}; on average {found['tokens']:.0f} tokens in {found['slots_per_head']:.1f} slots per KV head, "
+        f"{said}; on average {found['tokens']:.1f} tokens in {found['slots_per_head']:.1f} slots per KV head, "
         f"{found['kv_bytes'] / 2**20:.2f} of {found['full_kv_bytes'] / 2**20:.2f} MB, {found['size_ratio']:.2f} times "
         "smaller"
     )
