@@ -176,6 +176,11 @@ def test_a_composition_cut_by_lm_eval_is_one_error(tasks: dict[str, str]) -> Non
         lm_eval.simple_evaluate("kvfw", model_args=chosen, tasks=[tasks["story_choice"]])
 
 
+def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lm-eval", "--config", "nothing.yaml", "--model", "kvfw"]) == 1
+    assert "error: lm-eval cannot read or write a file: Config file not found" in capsys.readouterr().err
+
+
 def test_several_beams_are_refused_before_anything_is_written() -> None:
     """Only requests are looked at."""
     request = Instance("generate_until", {}, ("a context", {"num_beams": 4}), 0, metadata=("story_answer", 0, 1))

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from kvfw.errors import UnsupportedError
+from kvfw.errors import RunError, UnsupportedError
 
 #: Where lm-eval finds the model; pyproject.toml says the same to versions that read entry points.
 MODEL = "kvfw.harness.lm:CompressedLM"
@@ -18,6 +18,7 @@ def launch(arguments: Sequence[str]) -> None:
 
     Raises:
         UnsupportedError: lm-eval is not installed.
+        RunError: lm-eval could not read or write a file.
     """
     if missing := [name for name in ("lm_eval", "accelerate") if find_spec(name) is None]:
         raise UnsupportedError(f"{' and '.join(missing)} not installed; pip install 'kvfw[lm-eval]'")
@@ -28,4 +29,9 @@ def launch(arguments: Sequence[str]) -> None:
     if "kvfw" not in model_registry:
         model_registry.register("kvfw", target=MODEL)
     sys.argv = ["lm_eval", *arguments]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RunError(f"lm-eval cannot read or write a file: {error}") from error
