@@ -5,6 +5,7 @@ It is no `test_*.py`, because the environment of the other tests does not contai
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lm_eval.models.huggingface import HFLM
 
 from kvfw.cli.main import run
 from kvfw.errors import OptionError
+from kvfw.harness.launch import MODEL as MODEL_OBJECT
 from kvfw.harness.lm import CompressedLM
 from kvfw.model.load.load import LoadedModel
 
@@ -169,11 +171,15 @@ def test_a_task_without_anything_to_compress_is_one_error(
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_composition_cut_by_lm_eval_is_one_error(tasks: dict[str, str]) -> None:
+def test_a_composition_cut_by_lm_eval_is_one_error() -> None:
     """In a script lm-eval cuts a text of model_args at every comma."""
     chosen = "pretrained=smollm2-135m,compose=snapkv(window=16,kernel=3)@adakv,ratio=4"
     with pytest.raises(OptionError, match=r"compose arrived as .* simple_evaluate a dict"):
-        lm_eval.simple_evaluate("kvfw", model_args=chosen, tasks=[tasks["story_choice"]])
+        CompressedLM.create_from_arg_string(chosen)
+
+
+def test_versions_that_read_entry_points_get_the_same_model() -> None:
+    assert EntryPoint("kvfw", MODEL_OBJECT, "lm_eval.models").load() is CompressedLM
 
 
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:

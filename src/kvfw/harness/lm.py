@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
@@ -28,7 +27,6 @@ log = logging.getLogger("lm_eval.kvfw")
 Asked = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
-@register_model("kvfw")
 class CompressedLM(HFLM):  # type: ignore[misc]  # lm-eval is not typed
     """A causal language model whose contexts are compressed before anything is scored or written.
 
