@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "runner": {"core", "model", "store", "analysis", "report"},
     "verify": {"core", "model", "store", "runner"},
     "bench": {"core", "model", "runner", "report"},
-    "cli": {"core", "model", "store", "analysis", "report", "runner", "scaffold", "verify", "bench"},
+    "harness": {"core", "model", "runner"},
+    "cli": {"core", "model", "store", "analysis", "report", "runner", "scaffold", "verify", "bench", "harness"},
 }
 #: The floors of a room from the ground up. A file knows its own floor and those below, never one beside or above it.
 #: Files of the room that stand on no floor are on top of all.
@@ -44,9 +45,10 @@ OWNERS = {
     "rich": {"cli", "report", "runner", "bench"},
     "pluggy": {"core"},
     "numba": {"core"},
+    "lm_eval": {"harness"},
 }
 #: Rooms that may ask the front door which version runs.
-KNOW_THE_DOOR = {"runner", "cli"}
+KNOW_THE_DOOR = {"runner", "harness", "cli"}
 #: The command line's first modules answer --help and list without these.
 HEAVY = {"torch", "transformers", "numpy", "numba", "scipy", "pydantic"}
 

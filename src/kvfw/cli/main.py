@@ -20,6 +20,7 @@ COMMANDS = {
     "verify": "kvfw.cli.verify",
     "new": "kvfw.cli.new",
     "bench": "kvfw.cli.bench",
+    "lm-eval": "kvfw.cli.lm_eval",
 }
 
 
