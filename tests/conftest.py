@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests may use. Shapes and types of tensors are checked while tests run."""
+"""Fixtures that every room's tests may use. Shapes and types of tensors are checked where parts are tested."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ hypothesis.settings.load_profile("busy")
 # Before any of them is imported.
 install_import_hook(SHAPED, "beartype.beartype")
 
-#: Rooms whose tests check the shapes of tensors. The others drive the same code through whole evaluations and properties
-#: of parts, where the checks would take a third of the time.
+#: Rooms whose tests check the shapes of tensors. The others drive the same code through whole evaluations and
+#: properties of parts, where the checks would take a third of the time.
 CHECKED = tuple(Path(__file__).parent / room for room in ("core", "methods", "model"))
 
 
