@@ -69,6 +69,11 @@ class Registry:
             raise UnknownNameError(unknown("method", name, known, self._elsewhere(name)))
         return spec
 
+    def no_finisher(self, name: str) -> str:
+        """Message for a name after ``|`` that is neither a refiner nor a codec."""
+        known = [spec.name for kind in (Kind.REFINER, Kind.CODEC) for spec in self.of_kind(kind)]
+        return unknown("refiner or codec", name, known, self._elsewhere(name))
+
     def _elsewhere(self, name: str) -> str:
         """One sentence per part of another kind with this name: its kind and how to write it."""
         kinds = [spec.kind for spec in self.specs.values() if spec.name == name]
