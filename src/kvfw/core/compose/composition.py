@@ -55,6 +55,7 @@ class Policy:
         allocator_text: canonical text of the allocator; empty for the same number of slots in every layer and head.
         refiner_texts: canonical texts of the refiners, in the order they run.
         codec_text: canonical text of the codec; empty for slots held as they are.
+        allocator, refiners, codec: these parts, also where they come from a recipe, and have no text here.
     """
 
     layers: tuple[LayerRange, ...]
@@ -64,7 +65,7 @@ class Policy:
     codec_text: str = ""
     allocator: "Allocator | None" = field(default=None, compare=False, repr=False)
     refiners: tuple["Refiner", ...] = field(default=(), compare=False, repr=False)
-    codec: "Codec | None" = field(default=None, compare=False, repr=False)
+    codec: "Built[Codec] | None" = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         layers = f"[{','.join(map(str, self.layers))}]" if self.layers else ""
@@ -106,7 +107,10 @@ class Composition:
     @property
     def parts(self) -> tuple[object, ...]:
         """Stages, allocators, refiners and codecs of all policies; they may hold further parts."""
-        others = [(policy.allocator, *policy.refiners, policy.codec) for policy in self.policies]
+        others = [
+            (policy.allocator, *policy.refiners, None if policy.codec is None else policy.codec.value)
+            for policy in self.policies
+        ]
         return (*(each.stage for each in self.stages), *(part for each in others for part in each if part is not None))
 
     @property
@@ -206,7 +210,7 @@ def _policy(builder: PartBuilder, node: PolicyNode) -> tuple[Policy, "_FromRecip
         codec.text if codec is not None else "",
         allocator.value if allocator is not None else whole.allocator,
         (*whole.refiners, *(each.value for each in refiners)),
-        codec.value if codec is not None else whole.codec,
+        codec if codec is not None else whole.codec,
     )
     return policy, whole
 
@@ -221,9 +225,11 @@ def _finishers(
     for each in node.finishers:
         if last:
             raise builder.fail(f"{last}, which codes the finished slots, so nothing can follow it", each.at)
-        if builder.registry.claimed(Kind.CODEC, each.name):
+        given = builder.given.get(each.name.removeprefix("$"))
+        of_hole = given.spec.kind if each.name.startswith("$") and given is not None and given.spec else None
+        if of_hole is Kind.CODEC or builder.registry.claimed(Kind.CODEC, each.name):
             codec, last = builder.part(Kind.CODEC, each), f"{each.name} is a codec"
-        elif not builder.registry.claimed(Kind.REFINER, each.name):
+        elif not each.name.startswith("$") and not builder.registry.claimed(Kind.REFINER, each.name):
             raise builder.fail(builder.registry.no_finisher(each.name), each.at)
         elif not node.stages:
             raise builder.fail(f"{BASELINE} keeps every slot as it is, so there is nothing to refine", each.at)
@@ -260,7 +266,7 @@ class _FromRecipe:
     allocator: "Allocator | None" = None
     allocator_text: str = ""
     refiners: tuple["Refiner", ...] = ()
-    codec: "Codec | None" = None
+    codec: "Built[Codec] | None" = None
     recipe: str = ""
 
     def __str__(self) -> str:

@@ -63,13 +63,13 @@ class Rule:
         """Everything its parts need observed."""
         finishers = [needs_of(refiner, "refiner") for refiner in self.policy.refiners]
         if self.policy.codec is not None:
-            finishers.append(needs_of(self.policy.codec, "codec"))
+            finishers.append(needs_of(self.policy.codec.value, "codec"))
         return reduce(Needs.__or__, (*(stage.needs for stage in self.stages), *finishers), self.allocator_needs)
 
     def coder(self, layer: int) -> Coder | None:
         """Codes the finished slots of one of its layers; None if they are held as they are."""
         codec = self.policy.codec
-        return None if codec is None else Coder(codec, self.policy.codec_text, layer)
+        return None if codec is None else Coder(codec.value, codec.text, layer)
 
     @property
     def scope(self) -> Scope:

@@ -56,7 +56,8 @@ class Codec(Protocol):
 
     It may further have: ``exact`` (0: so many of the newest slots of every head are held as they are), ``group`` (1:
     slots are coded in multiples of it; what is left over stays as it is) and ``grows`` (True: slots appended later are
-    coded too, many at a time, without the queries; False: only by the next compression).
+    coded too, many at a time, without the queries; False: only by the next compression) and ``error`` (1: for normally
+    distributed numbers, the most that the root mean square of the differences may be of that of the numbers).
     """
 
     @property

@@ -1,5 +1,6 @@
 """KIVI: asymmetric quantisation, keys by channel and values by token (Liu et al. 2024, arXiv 2402.02750)."""
 
+import math
 from collections.abc import Mapping
 
 from jaxtyping import Float
@@ -39,6 +40,12 @@ class Kivi(Part):
     def exact(self) -> int:
         """The newest tokens."""
         return self.residual
+
+    @property
+    def error(self) -> float:
+        """A step over the square root of 12, for the expected range of a group of normally distributed numbers."""
+        expected = 2 * math.sqrt(2 * math.log(2 * max(self.group, 64)))
+        return expected / (2**self.bits - 1) / math.sqrt(12)
 
     @property
     def needs(self) -> Needs:
