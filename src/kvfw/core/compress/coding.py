@@ -9,7 +9,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from kvfw.core.contracts.blame import blamed, needs_of
-from kvfw.core.contracts.codec import CodedHeads, Codec, PlainHeads
+from kvfw.core.contracts.codec import Codec, CodedHeads, PlainHeads
 from kvfw.core.state.observation import Needs
 from kvfw.core.state.slots import head_sizes, take
 from kvfw.core.state.state import KVState

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
 
-from kvfw.core.ops.packing import packed, unpacked
-from kvfw.errors import RunError
+from kvfw.core.ops.packing import halved, packed, unpacked
 
 
 class MinMaxCodes(NamedTuple):
@@ -29,10 +28,8 @@ def quantised(x: Float[Tensor, "*groups n"], bits: int) -> MinMaxCodes:
     """
     x = x.float()
     low, high = x.amin(-1), x.amax(-1)
-    zero = low.half()
-    scale = ((high - zero.float()) / (2**bits - 1)).clamp(min=0).half()
-    if not bool((zero.isfinite() & scale.isfinite()).all()):
-        raise RunError("keys or values are too large for a scale in float16 (65504 at most); use another codec")
+    zero = halved(low)
+    scale = halved(((high - zero.float()) / (2**bits - 1)).clamp(min=0))
     step = scale.float().where(scale > 0, 1.0)[..., None]
     codes = ((x - zero.float()[..., None]) / step).round().clamp(0, 2**bits - 1)
     return MinMaxCodes(packed(codes.to(torch.uint8), bits), scale, zero)

@@ -1,8 +1,10 @@
-"""Packs small whole numbers into bytes."""
+"""Packs small whole numbers into bytes, and scales into two."""
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
+
+from kvfw.errors import RunError
 
 
 def packed(codes: UInt8[Tensor, "*shape n"], bits: int) -> UInt8[Tensor, "*shape bytes"]:
@@ -30,6 +32,21 @@ def unpacked(data: UInt8[Tensor, "*shape bytes"], bits: int, count: int) -> UInt
         part = (data[..., start : start + size, None] >> shifts) & (2**width - 1)
         found = found | (part.flatten(-2)[..., :count] << low)
         low, start = low + width, start + size
+    return found
+
+
+def halved(x: Float[Tensor, "*shape"]) -> Float16[Tensor, "*shape"]:
+    """Numbers in float16.
+
+    Raises:
+        RunError: they are too large.
+    """
+    found = x.half()
+    if not bool(found.isfinite().all()):
+        raise RunError(
+            f"numbers up to {float(x.abs().max()):.3g} cannot be scaled by float16, which ends at 65504; use a codec "
+            "that has no scales"
+        )
     return found
 
 

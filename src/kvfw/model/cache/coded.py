@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvfw.core.compose.build import build_part
 from kvfw.core.compress.coding import CodedGroup, Coder, decoded
-from kvfw.core.contracts.codec import CodedHeads, Codec
+from kvfw.core.contracts.codec import Codec, CodedHeads
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Observation
 from kvfw.core.state.slots import blanked, chosen_slots, gather, head_sizes, widened

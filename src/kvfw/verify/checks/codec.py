@@ -9,7 +9,7 @@ from torch import Tensor
 from kvfw.core.compose.build import build_part
 from kvfw.core.compress.coding import Coder, decoded, encoded
 from kvfw.core.contracts.blame import needs_of
-from kvfw.core.contracts.codec import CodedHeads, Codec, PlainHeads
+from kvfw.core.contracts.codec import Codec, CodedHeads, PlainHeads
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import ALL
 from kvfw.model.cache.padded import PaddedStorage
