@@ -128,7 +128,7 @@ class Bytes(Part):
         return Needs()
 
     def encode(self, heads: PlainHeads) -> Mapping[str, Tensor]:
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, x in (("key", heads.keys.float()), ("value", heads.values.float())):
             scale = self.scale(x)
             codes = self.rounded(x / scale.float()).clamp(-127, 127)

@@ -9,8 +9,8 @@
     value       := scalar | part | "[" [ value ("," value)* ] "]"
 
 Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). Allocators, refiners and
-codecs are parts. In a recipe, which is one policy without layers, ``$option`` stands for a value or a part. A name whose
-recipe has an allocator, refiners or a codec must be a policy's only stage.
+codecs are parts. In a recipe, which is one policy without layers, ``$option`` stands for a value or a part. A name
+whose recipe has an allocator, refiners or a codec must be a policy's only stage.
 """
 
 import re

@@ -106,7 +106,7 @@ def _queries(obs: "Observation | None", heads: Tensor, needs: Needs) -> tuple[Te
         return None, None
     queries, positions = obs.narrowed(needs).window()
     kv_heads = obs.state.keys.shape[1]
-    by_head = queries.unflatten(1, (kv_heads, -1)).flatten(0, 1)
+    by_head = queries.reshape(len(queries) * kv_heads, -1, *queries.shape[2:])
     return by_head[heads], (positions >= 0).repeat_interleave(kv_heads, 0)[heads]
 
 

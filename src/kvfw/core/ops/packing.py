@@ -16,7 +16,8 @@ def packed(codes: UInt8[Tensor, "*shape n"], bits: int) -> UInt8[Tensor, "*shape
     for width in _planes(bits):
         each = 8 // width
         part = (codes >> low) & (2**width - 1)
-        part = torch.nn.functional.pad(part, (0, -part.shape[-1] % each)).unflatten(-1, (-1, each))
+        part = torch.nn.functional.pad(part, (0, -part.shape[-1] % each))
+        part = part.view(*part.shape[:-1], -1, each)
         shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=codes.device)
         planes.append((part << shifts).sum(-1, dtype=torch.uint8))
         low += width

@@ -17,7 +17,8 @@ def rotation(dim: int, seed: int) -> Float32[Tensor, "dim dim"]:
     """A random rotation or reflection, uniform over all of them (Q of a Gaussian matrix, its signs those of R's)."""
     gaussian = torch.randn(dim, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
-    return (q * r.diagonal().sign()).float()
+    turned: Tensor = q * r.diagonal().sign()
+    return turned.float()
 
 
 @lru_cache(maxsize=64)

@@ -18,8 +18,8 @@ class Think(Part):
     """Drops the ``floor(ratio Dk)`` channels c of a head's keys with the least ``mean_q q_c^2 mean_j k_jc^2``.
 
     The means are over the last ``window`` queries, of all query heads of the KV head, and over its keys: the order is
-    that of the norms ``||Q_c|| ||K_c||``, the size of what channel c adds to the logits. Dropped channels are read as 0,
-    which leaves them out of every product with a query. Values, and the newest ``recent`` keys, stay as they are.
+    that of the norms ``||Q_c|| ||K_c||``, the size of what channel c adds to the logits. Dropped channels are read as
+    0, which leaves them out of every product with a query. Values, and the newest ``recent`` keys, stay as they are.
 
     Bytes: those of the other channels in the model's own dtype, and one (above 256 channels: two) per head and kept
     channel for its place.
@@ -34,7 +34,7 @@ class Think(Part):
 
     grows: ClassVar[bool] = False
 
-    ratio: float = Field(0.4, ge=0, lt=1, description="share of the key channels that is dropped")
+    ratio: float = Field(0.4, gt=0, lt=1, description="share of the key channels that is dropped")
     recent: int = Field(32, ge=0, description="newest tokens whose keys stay as they are")
     window: int = Field(32, ge=1, description="last queries that decide")
 

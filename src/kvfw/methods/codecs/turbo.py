@@ -32,7 +32,7 @@ class Turbo(Part):
     3.5. Tokens are coded many at a time, so that up to 64 newest ones are still as they were.
     """
 
-    bits: int = Field(4, ge=1, le=8, description="bits of a code")
+    bits: int = Field(4, ge=1, le=4, description="bits of a code")
     seed: int = Field(0, ge=0, lt=2**31, description="another seed, other rotations")
 
     @property
@@ -47,7 +47,7 @@ class Turbo(Part):
 
     def encode(self, heads: PlainHeads) -> Mapping[str, Tensor]:
         """Norms and codes of both."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, x in (("key", heads.keys.float()), ("value", heads.values.float())):
             norm = x.norm(dim=-1, keepdim=True)
             turned = _turned(x / norm.clamp(min=1e-30), self._rotation(heads.layer, x.shape[-1]).mT)

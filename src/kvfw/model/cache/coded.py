@@ -27,8 +27,8 @@ class CodedStorage:
     """Holds the older slots of every head coded, and the newer ones in a storage of their own, the tail.
 
     Codes are decoded whenever attention reads them, a layer at a time, and nothing decoded is kept. New tokens go to
-    the tail. When it has grown by :data:`BLOCK`, its older slots are coded, if the codec does that, just before the next
-    tokens come; codes held before stay as they are.
+    the tail. When it has grown by :data:`BLOCK`, its older slots are coded, if the codec does that, just before the
+    next tokens come; codes held before stay as they are.
     """
 
     plain = False

@@ -152,7 +152,8 @@ class CompressedLayer(CacheLayerMixin):
             )
         if not self.attached and not self.storage.plain:
             raise UnsupportedError(
-                "this cache has empty, biased or coded slots, which plain attention cannot read; use it inside kvfw.attach"
+                "this cache has empty, biased or coded slots, which plain attention would misread; use it inside "
+                "kvfw.attach"
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

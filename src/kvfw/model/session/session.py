@@ -270,7 +270,7 @@ class Session:
             self._compress(rule, {index: work})
 
     def _leave(self, rule: Rule, index: int, layer: CompressedLayer, kwargs: Mapping[str, Any]) -> None:
-        """Keeps every slot, from now on with room for what is appended; the first time they are coded if that is asked."""
+        """Keeps every slot, from now on with room for what is appended; codes them once, if that is asked for."""
         if (coder := rule.coder(index)) is None:
             layer.hold(layer.state)
         elif not layer.compressed:
