@@ -77,7 +77,11 @@ class Registry:
     def _elsewhere(self, name: str) -> str:
         """One sentence per part of another kind with this name: its kind and how to write it."""
         kinds = [spec.kind for spec in self.specs.values() if spec.name == name]
-        return "".join(f" {name} is a {kind}: {WRITTEN.get(kind, 'a stage by itself').format(name)}." for kind in kinds)
+        return "".join(
+            f" {name} is a{'n' if kind is Kind.ALLOCATOR else ''} {kind}: "
+            f"{WRITTEN.get(kind, 'a stage by itself').format(name)}."
+            for kind in kinds
+        )
 
     def claimed(self, kind: Kind, name: str) -> bool:
         """Whether the name is registered for that kind or contested."""
