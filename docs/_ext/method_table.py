@@ -8,7 +8,7 @@ from kvfw.core.compress.describe import PartFacts
 from kvfw.core.parts.spec import Kind
 
 #: Kinds that papers are about, in the order of the table.
-KINDS = (Kind.SCORER, Kind.SELECTOR, Kind.MERGER, Kind.ALLOCATOR, Kind.REFINER, Kind.METHOD)
+KINDS = (Kind.SCORER, Kind.SELECTOR, Kind.MERGER, Kind.ALLOCATOR, Kind.REFINER, Kind.CODEC, Kind.METHOD)
 HEADER = ("name", "kind", "paper", "year", "what is observed for it", "kvpress")
 #: "Paper: Li et al. 2024, Its Title, arXiv 2404.14469." The title may be missing, and so may the number.
 _PAPER = re.compile(

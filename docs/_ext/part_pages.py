@@ -26,6 +26,7 @@ INTRODUCTIONS = {
     Kind.SPACE: "A space is a transform of keys, and back, in which merging happens.",
     Kind.ALLOCATOR: "An allocator divides the budget over layers and heads; see :doc:`/allocators`.",
     Kind.REFINER: "A refiner changes biases and values of the slots that were kept. Write it after ``|``.",
+    Kind.CODEC: "A codec holds what was kept in fewer bytes; see :doc:`/codecs`. Write it last, after ``|``.",
     Kind.STAGE: "The two generic forms. Every method is a recipe of one of them.",
     Kind.METHOD: "A method is a named recipe: of a generic form, a sum of them, or a whole policy.",
     Kind.TASK: "A task makes prompts and judges responses.",
@@ -91,7 +92,7 @@ def linked(doc: str) -> str:
 def _commands(facts: PartFacts) -> list[str]:
     """As arguments of the command line."""
     kind = facts.spec.kind
-    others = (Kind.SELECTOR, Kind.MERGER, Kind.SPACE, Kind.ALLOCATOR, Kind.REFINER)
+    others = (Kind.SELECTOR, Kind.MERGER, Kind.SPACE, Kind.ALLOCATOR, Kind.REFINER, Kind.CODEC)
     composed = kind in STAGE_KINDS or kind in others
     return [f'kvfw eval --compose "{text}"' if composed else f"kvfw eval {text}" for text in facts.usage]
 

@@ -27,7 +27,7 @@ SUBJECTS = {
     ),
     "Compositions": ("kvfw.core.compose.composition",),
     "State, and what scorers see": ("kvfw.core.state.state", "kvfw.core.state.observation", "kvfw.core.state.rope"),
-    "Contracts": ("kvfw.core.contracts.parts",),
+    "Contracts": ("kvfw.core.contracts.parts", "kvfw.core.contracts.codec"),
     "Writing parts": (
         "kvfw.core.parts.part",
         "kvfw.core.parts.spec",

@@ -4,6 +4,9 @@ from kvfw.core.compose.composition import Composition as Composition
 from kvfw.core.compose.composition import parse as parse
 from kvfw.core.compress.stages import Outcome as Outcome
 from kvfw.core.compress.stages import Stage as Stage
+from kvfw.core.contracts.codec import Codec as Codec
+from kvfw.core.contracts.codec import CodedHeads as CodedHeads
+from kvfw.core.contracts.codec import PlainHeads as PlainHeads
 from kvfw.core.contracts.metric import DerivedMetric as DerivedMetric
 from kvfw.core.contracts.metric import Engine as Engine
 from kvfw.core.contracts.metric import Evidence as Evidence

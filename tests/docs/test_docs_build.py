@@ -48,7 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_table_has_every_method_with_its_paper(built: Path) -> None:
     table = (built / "parts" / "methods.html").read_text(encoding="utf-8")
     rows = {TAG.sub("", row.split("</td>")[0]).strip(): row for row in table.split("<tr")[2:]}
-    decide = (Kind.SCORER, Kind.SELECTOR, Kind.MERGER, Kind.ALLOCATOR, Kind.REFINER, Kind.METHOD)
+    decide = (Kind.SCORER, Kind.SELECTOR, Kind.MERGER, Kind.ALLOCATOR, Kind.REFINER, Kind.CODEC, Kind.METHOD)
     named = {spec.name for spec in PARTS if spec.kind in decide}
     assert {name.partition(">")[2].strip() for name in rows} == named
     (snapkv,) = (row for name, row in rows.items() if name.endswith("snapkv"))

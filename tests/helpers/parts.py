@@ -112,6 +112,20 @@ class Whole(Method):
     recipe: ClassVar[str] = "$by@adakv(floor=$floor)|refit"
 
 
+class Thin(Method):
+    """A policy that ends in a codec."""
+
+    by: Annotated[Scorer, SkipValidation, PartOption(Kind.SCORER, "snapkv(window=5)")]
+    bits: int = 2
+    recipe: ClassVar[str] = "$by|kivi(bits=$bits)"
+
+
+class FullRecipe(Method):
+    """Stands for no stage."""
+
+    recipe: ClassVar[str] = "full|kivi"
+
+
 class Again(Method):
     """Another name for a policy."""
 
@@ -278,6 +292,8 @@ STRANGERS = (
     _spec(Kind.METHOD, "circle", Circle),
     _spec(Kind.METHOD, "whole", Whole),
     _spec(Kind.METHOD, "again", Again),
+    _spec(Kind.METHOD, "thin", Thin),
+    _spec(Kind.METHOD, "full_recipe", FullRecipe),
     _spec(Kind.METHOD, "mixes_policies", MixesPolicies),
     _spec(Kind.METHOD, "names_layers", NamesLayers),
     _spec(Kind.SCORER, "lists", Lists),

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvfw.core.compress.stages import Merge, Select
+from kvfw.core.contracts.codec import CodedHeads, PlainHeads
 from kvfw.core.contracts.metric import Evidence, MetricPart, Missing, Value
 from kvfw.core.contracts.parts import LayerView
 from kvfw.core.contracts.records import MetricInfo, TrialKey, TrialRecord
@@ -117,6 +118,35 @@ class Louder(Part):
     def gain(self, state: KVState, obs: Observation) -> Tensor:
         """Added to every bias of a head; 0 where it kept all tokens."""
         return (obs.state.valid.sum(-1) / state.valid.sum(-1).clamp(min=1)).log()
+
+
+class Bytes(Part):
+    """A byte for a number: how many 127ths of its slot's largest it is."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    def encode(self, heads: PlainHeads) -> Mapping[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, x in (("key", heads.keys.float()), ("value", heads.values.float())):
+            scale = self.scale(x)
+            codes = self.rounded(x / scale.float()).clamp(-127, 127)
+            found |= {f"{name}_codes": codes.to(torch.int8), f"{name}_scale": scale}
+        return found
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What one step is, by slot."""
+        return (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-4).half()
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Whole numbers near these."""
+        return x.round()
+
+    def decode(self, heads: CodedHeads) -> tuple[Tensor, Tensor]:
+        held = heads.tensors
+        keys, values = (held[f"{name}_codes"] * held[f"{name}_scale"].float() for name in ("key", "value"))
+        return keys.to(heads.dtype), values.to(heads.dtype)
 
 
 class Spread(Part):

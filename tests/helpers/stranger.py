@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from kvfw import (
+    Codec,
+    CodedHeads,
     DerivedMetric,
     Evidence,
     Kind,
@@ -28,6 +30,7 @@ from kvfw import (
     Outcome,
     Part,
     PartSpec,
+    PlainHeads,
     Rope,
     Sample,
     Scorer,
@@ -63,6 +66,7 @@ def kvfw_parts() -> list[PartSpec]:
         (Kind.SPACE, "x_space", XSpace),
         (Kind.ALLOCATOR, "x_allocator", XAllocator),
         (Kind.REFINER, "x_refiner", XRefiner),
+        (Kind.CODEC, "x_codec", XCodec),
         (Kind.STAGE, "x_stage", XStage),
         (Kind.METHOD, "x_method", XMethod),
         (Kind.TASK, "x_task", XTask),
@@ -132,6 +136,18 @@ class XRefiner(Part):
 
     def refine(self, state: KVState, obs: Observation) -> KVState:
         return replace(state, values=state.values / 2)
+
+
+class XCodec(Part):
+    """Half the precision."""
+
+    needs: ClassVar[Needs] = Needs()
+
+    def encode(self, heads: PlainHeads) -> Mapping[str, Tensor]:
+        return {"keys": heads.keys.half(), "values": heads.values.half()}
+
+    def decode(self, heads: CodedHeads) -> tuple[Tensor, Tensor]:
+        return heads.tensors["keys"].to(heads.dtype), heads.tensors["values"].to(heads.dtype)
 
 
 class XStage(StageForm):
@@ -217,6 +233,7 @@ _SCORER: type[Scorer] = XScorer
 _SELECTOR: type[Selector] = XSelector
 _MERGER: type[Merger] = XMerger
 _SPACE: type[Space] = XSpace
+_CODEC: type[Codec] = XCodec
 _STAGE: type[Stage] = XStage
 _TASK: type[Task] = XTask
 _METRIC: type[Metric] = XMetric

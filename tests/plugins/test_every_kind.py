@@ -20,6 +20,8 @@ MODEL = "x-model.1"
 COMPOSE = (
     "x_scorer",
     "x_scorer@x_allocator|x_refiner",
+    "x_scorer@x_allocator|x_refiner|x_codec",
+    "full|x_codec",
     "x_stage:0.5+x_method:0.5",
     "select(scorer=x_scorer(period=5),selector=x_selector):0.25+merge(merger=x_merger,space=x_space):0.75",
 )
@@ -61,6 +63,10 @@ def test_all_of_them_work_in_a_run(
     assert stored["settings"]["model"] == MODEL
     assert stored["settings"]["task"] == "x_task(contexts=[200],word=ship)"
     assert stored["facts"]["plugins"]["stranger"] == {"distribution": None, "version": None}
+    sizes = {row.compose: row.size_ratio for row in done.results.rows}
+    # The codec halves whatever is held, to the few free slots behind it.
+    assert sizes["full|x_codec"] == pytest.approx(2, rel=0.01)
+    assert sizes[COMPOSE[2]] == pytest.approx(2 * (sizes[COMPOSE[1]] or 0), rel=0.03)
     report = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "X centred" in report
 

@@ -122,7 +122,7 @@ def test_they_work_in_an_experiment(made: Made, tiny_folder: Path, tmp_path: Pat
         NAMES[Kind.METHOD],
         f"snapkv:0.5+{NAMES[Kind.STAGE]}(scorer={NAMES[Kind.SCORER]}):0.5",
         f"select(scorer=snapkv,selector={NAMES[Kind.SELECTOR]})",
-        f"snapkv@{NAMES[Kind.ALLOCATOR]}|{NAMES[Kind.REFINER]}",
+        f"snapkv@{NAMES[Kind.ALLOCATOR]}|{NAMES[Kind.REFINER]}|{NAMES[Kind.CODEC]}",
         f"merge(merger={NAMES[Kind.MERGER]},space={NAMES[Kind.SPACE]},weight={NAMES[Kind.SCORER]})",
     ]
     composed = [word for text in compositions for word in ("--compose", text)]

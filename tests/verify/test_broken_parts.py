@@ -19,6 +19,7 @@ SOUND = (
     PartSpec(Kind.SPACE, "unturned", "helpers.sound_parts:Unturned", "for a test"),
     PartSpec(Kind.ALLOCATOR, "spread", "helpers.sound_parts:Spread", "for a test"),
     PartSpec(Kind.REFINER, "louder", "helpers.sound_parts:Louder", "for a test"),
+    PartSpec(Kind.CODEC, "bytes", "helpers.sound_parts:Bytes", "for a test"),
     PartSpec(Kind.STAGE, "keep", "helpers.sound_parts:Keep", "for a test"),
     PartSpec(Kind.STAGE, "fuse", "helpers.sound_parts:Fuse", "for a test"),
     PartSpec(Kind.TASK, "sum", "helpers.sound_parts:Sum", "for a test"),

@@ -49,6 +49,7 @@ def test_conformance(spec: PartSpec, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "equalmass(heads=each)",
         "simlayer(threshold=0.3,recent=5)",
         "refit(queries=prompt,over=all)",
+        "kivi(bits=4,group=5,residual=0)",
         "niah(begin_answer=false)",
     ],
 )

@@ -11,7 +11,9 @@ from kvfw.errors import OptionError
 @click.command("new")
 @click.argument("name")
 @click.option(
-    "--kind", required=True, help="scorer, selector, merger, space, allocator, refiner, stage, metric, task or method."
+    "--kind",
+    required=True,
+    help="scorer, selector, merger, space, allocator, refiner, codec, stage, metric, task or method.",
 )
 @click.option(
     "--out",

@@ -2,7 +2,7 @@
 
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.hooks import hookimpl
-from kvfw.methods import allocators, mergers, recipes, refiners, scorers, selectors, spaces
+from kvfw.methods import allocators, codecs, mergers, recipes, refiners, scorers, selectors, spaces
 
 _STAGES = "kvfw.core.compress.stages"
 STAGES = (
@@ -14,5 +14,5 @@ STAGES = (
 @hookimpl
 def kvfw_parts() -> tuple[PartSpec, ...]:
     """The built-in parts; each room of parts announces its own."""
-    rooms = (scorers, selectors, mergers, spaces, allocators, refiners, recipes)
+    rooms = (scorers, selectors, mergers, spaces, allocators, refiners, codecs, recipes)
     return (*STAGES, *(spec for room in rooms for spec in room.PARTS))

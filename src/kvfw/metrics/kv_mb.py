@@ -11,8 +11,8 @@ BYTES_PER_MB = 2**20
 class KVMegabytes(MetricPart):
     """Bytes of keys and values that the prompt's cache really holds after compression, in units of 2^20 bytes.
 
-    Measured on the tensors' storage, including sinks, recent tokens, sliding-window layers and the tokens appended
-    exactly after a question-agnostic compression.
+    Measured on the tensors' storage, codes with their scales in place of what a codec coded. Sinks, recent tokens,
+    sliding-window layers and the tokens appended exactly after a question-agnostic compression are included.
 
     Source: the founding experiment's quantity. Its published values are higher than its settings allow; these are the
     bytes really held.

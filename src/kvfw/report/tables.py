@@ -308,6 +308,8 @@ def _size_notes(results: Results, title: str = "Size ratio") -> Iterator[str]:
                 " It differs from the amount asked for, which is of the middle of the prompt in compressed layers: "
                 "first and last tokens, layers under full and layers with a sliding window are not compressed."
             )
+        if any(size > (asked[row] or size) * (1 + TOLERANCE) for row, size in sizes.items()):
+            note += " Codecs make slots smaller."
         yield note
     if missed := [row for row in results.rows if _missed(row)]:
         listed = "; ".join(

@@ -22,6 +22,7 @@ from kvfw.core.registry.registry import default_registry
 from kvfw.errors import RequestError, SpecError
 from kvfw.methods.allocators.adakv import AdaKV
 from kvfw.methods.allocators.global_threshold import GlobalThreshold
+from kvfw.methods.codecs.kivi import Kivi
 from kvfw.methods.mergers.ewmeans import EWMeans
 from kvfw.methods.refiners.refit import Refit
 from kvfw.methods.scorers.h2o import H2O
@@ -424,6 +425,7 @@ def test_options_of_strangers_are_checked(marked: str, reason: str) -> None:
             "the recipe of method 'mixes_policies' (stranger) does not work: whole stands for a whole policy",
         ),
         ("names_layers", "does not work: a recipe is one policy for all layers; leave out layers"),
+        ("full_recipe", "does not work: a recipe stands for stages, and full is none"),
         ("circle", "does not work: maximum recursion depth exceeded"),
     ],
 )
@@ -479,6 +481,30 @@ def test_recipes_hand_on_lists() -> None:
     assert held == [Several(of=(H2O(),)), Lists(counts=(3, 4), at=(2, 2.5))]
 
 
+def test_a_codec_comes_last_and_full_may_have_one() -> None:
+    composition = parse(" full | kivi ( bits = 4 ) ")
+    assert str(composition) == "full|kivi(bits=4)"
+    (policy,) = composition.by_layer(1)
+    assert policy.codec is not None
+    assert policy.codec.value == Kivi(bits=4)
+    assert composition.parts == (Kivi(bits=4),)
+    text = "[0-1]full|kivi;[2-]snapkv@adakv|refit|turbo(bits=3)"
+    assert str(parse(text)) == text
+    assert parse(text.replace("kivi", "kivi(bits=2)")) == parse(text)
+    assert not parse("snapkv|kivi").policies[0].is_sum
+
+
+def test_a_recipe_may_end_in_a_codec() -> None:
+    registry = strange_registry()
+    (thin,) = parse("thin(bits=4)", registry).policies
+    assert str(thin) == "thin(bits=4)"
+    assert thin.codec is not None
+    assert thin.codec.text == "kivi(bits=4)"
+    with pytest.raises(SpecError, match=r"\$by\|kivi\(bits=\$bits\) ends in a codec") as caught:
+        parse("thin|kivi", registry)
+    assert caught.value.at == 5
+
+
 def test_policies_differ_by_what_they_say_not_by_where_it_stands() -> None:
     assert parse("[0-1] full ; [2-]snapkv") == parse("[0-1]full;[2-]snapkv")
     assert str(parse(" [ 0 - 1 ]full;[2-]snapkv @ adakv | refit".replace(" - ", "-"))) == (
@@ -504,6 +530,18 @@ def test_policies_differ_by_what_they_say_not_by_where_it_stands() -> None:
         ("snapkv@adakv(floor=¦2)", "less than or equal to 1", 30),
         ("knorm@¦global", "have no common unit", 30),
         ("[0-3]full;¦snapkv", "each needs its layers", 30),
+        ("snapkv|kivi|¦refit", "kivi is a codec, which codes the finished slots, so nothing can follow it", 30),
+        ("snapkv|kivi|¦turbo", "nothing can follow it", 30),
+        ("snapkv|¦kivy", "unknown refiner or codec 'kivy'. Did you mean kivi? Known: kivi, refit, think, turbo", 30),
+        ("snapkv|¦adakv", "adakv is an allocator: snapkv@adakv.", 30),
+        ("snapkv|kivi(bits=¦3)", "option 'bits' of kivi is '3'", 30),
+        ("snapkv|kivi¦~quest", "a refiner or codec '|'", 30),
+        ("¦kivi", "kivi is a codec: snapkv|kivi", 30),
+        ("full|¦refit", "full keeps every slot as it is, so there is nothing to refine", 30),
+        ("[0]snapkv;[1-]full|¦refit|kivi", "there is nothing to refine", 30),
+        ("[0]full¦@adakv", "unexpected '@'", 30),
+        ("¦full:0.5+snapkv:0.5", "unknown method 'full'", 30),
+        ("¦full", "unknown method 'full'", 30),
     ],
 )
 def test_wrong_policies_and_allocators_get_a_caret(marked: str, reason: str, depth: int) -> None:

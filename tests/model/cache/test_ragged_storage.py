@@ -57,7 +57,7 @@ def exact_bytes(storage: Storage) -> int:
 
 
 def held_bytes(storage: Storage) -> int:
-    return sum(part.untyped_storage().nbytes() for part in storage.buffers[:2])
+    return sum(part.untyped_storage().nbytes() for part in storage.kv)
 
 
 def test_heads_of_unequal_size_are_held_without_padding_and_equal_ones_padded() -> None:
@@ -119,7 +119,7 @@ def test_several_tokens_are_written_into_one_buffer(kind: Any) -> None:
     with torch.no_grad():
         for step in range(40):
             grow(storage, 1, step)
-            places.append(storage.buffers[0].data_ptr())
+            places.append(storage.kv[0].data_ptr())
     # 2 % of 1020 slots per head and of 1500.
     assert len(set(places)) <= 3
 

@@ -63,7 +63,7 @@ def test_one_head_in_three_keeps_nothing_but_its_protected_tokens() -> None:
     slots = [layer.slots for layer in cache.report().layers]
     assert slots[0][1] == slots[2][0] == 12
     assert sum(map(sum, slots)) == 6 * (12 + (LENGTH - 12) // 3)
-    held = sum(part.nbytes for layer in cache.compressed_layers() for part in layer.storage.buffers[:2])
+    held = sum(part.nbytes for layer in cache.compressed_layers() for part in layer.storage.kv)
     assert cache.held_bytes() == cache.report().kv_bytes == held == sum(map(sum, slots)) * (16 + 16) * 4
     with padded(), attached("llama") as other, torch.inference_mode():
         forward(tiny("llama"), prompt(LENGTH), other)

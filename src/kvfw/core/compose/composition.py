@@ -15,6 +15,7 @@ from kvfw.core.registry.registry import Registry, default_registry
 from kvfw.errors import RequestError, SpecError
 
 if TYPE_CHECKING:  # they import torch, which is not needed to parse
+    from kvfw.core.contracts.codec import Codec
     from kvfw.core.contracts.parts import Allocator, Refiner, Scorer
 
 #: The stage a bare scorer stands for.
@@ -53,20 +54,25 @@ class Policy:
         terms: the stages, with their shares of the budget; none for ``full``, which leaves the layers as they are.
         allocator_text: canonical text of the allocator; empty for the same number of slots in every layer and head.
         refiner_texts: canonical texts of the refiners, in the order they run.
+        codec_text: canonical text of the codec; empty for slots held as they are.
+        allocator, refiners, codec: these parts, also where they come from a recipe, and have no text here.
     """
 
     layers: tuple[LayerRange, ...]
     terms: tuple[Term, ...]
     allocator_text: str = ""
     refiner_texts: tuple[str, ...] = ()
+    codec_text: str = ""
     allocator: "Allocator | None" = field(default=None, compare=False, repr=False)
     refiners: tuple["Refiner", ...] = field(default=(), compare=False, repr=False)
+    codec: "Built[Codec] | None" = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         layers = f"[{','.join(map(str, self.layers))}]" if self.layers else ""
         stages = "+".join(map(str, self.terms)) or BASELINE
         allocator = f"@{self.allocator_text}" if self.allocator_text else ""
-        return layers + stages + allocator + "".join(f"|{text}" for text in self.refiner_texts)
+        codec = (self.codec_text,) if self.codec_text else ()
+        return layers + stages + allocator + "".join(f"|{text}" for text in (*self.refiner_texts, *codec))
 
     @property
     def stages(self) -> tuple[StageShare, ...]:
@@ -76,7 +82,7 @@ class Policy:
     @property
     def is_sum(self) -> bool:
         """Whether it is a sum of stages and nothing else, so that it can be a term of a larger sum."""
-        return not self.layers and self.allocator is None and not self.refiners
+        return not self.layers and self.allocator is None and not self.refiners and self.codec is None
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,11 @@ class Composition:
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """Stages, allocators and refiners of all policies; they may hold further parts."""
-        others = [(policy.allocator, *policy.refiners) for policy in self.policies]
+        """Stages, allocators, refiners and codecs of all policies; they may hold further parts."""
+        others = [
+            (policy.allocator, *policy.refiners, None if policy.codec is None else policy.codec.value)
+            for policy in self.policies
+        ]
         return (*(each.stage for each in self.stages), *(part for each in others for part in each if part is not None))
 
     @property
@@ -134,7 +143,7 @@ class Composition:
                 self.written,
                 len(self.written),
             )
-        if not any(policy.terms for policy in self.policies):
+        if not any(policy.terms or policy.codec for policy in self.policies):
             raise SpecError(f"every layer is {BASELINE}, so nothing is compressed", self.written, 0)
         return tuple(found[layer] for layer in range(depth))
 
@@ -188,7 +197,7 @@ def _checked(builder: PartBuilder, node: PolicyNode) -> Policy:
 def _policy(builder: PartBuilder, node: PolicyNode) -> tuple[Policy, "_FromRecipe"]:
     """The policy, and what of it comes from a recipe."""
     terms, whole = _terms(builder, node.stages)
-    refiners = [builder.part(Kind.REFINER, each) for each in node.refiners]
+    refiners, codec = _finishers(builder, node, whole)
     allocator = builder.part(Kind.ALLOCATOR, node.allocator) if node.allocator is not None else None
     if allocator is not None and node.allocator is not None and whole.allocator is not None:
         reason = f"{terms[0].text} divides the budget itself ({whole}); leave out @{allocator.text}"
@@ -198,10 +207,35 @@ def _policy(builder: PartBuilder, node: PolicyNode) -> tuple[Policy, "_FromRecip
         terms,
         allocator.text if allocator is not None else "",
         tuple(each.text for each in refiners),
+        codec.text if codec is not None else "",
         allocator.value if allocator is not None else whole.allocator,
         (*whole.refiners, *(each.value for each in refiners)),
+        codec if codec is not None else whole.codec,
     )
     return policy, whole
+
+
+def _finishers(
+    builder: PartBuilder, node: PolicyNode, whole: "_FromRecipe"
+) -> tuple[list[Built[Any]], Built[Any] | None]:
+    """The refiners and the codec, which comes last."""
+    refiners: list[Built[Any]] = []
+    last = f"{whole} ends in a codec" if whole.codec is not None else ""
+    codec: Built[Any] | None = None
+    for each in node.finishers:
+        if last:
+            raise builder.fail(f"{last}, which codes the finished slots, so nothing can follow it", each.at)
+        given = builder.given.get(each.name.removeprefix("$"))
+        of_hole = given.spec.kind if each.name.startswith("$") and given is not None and given.spec else None
+        if of_hole is Kind.CODEC or builder.registry.claimed(Kind.CODEC, each.name):
+            codec, last = builder.part(Kind.CODEC, each), f"{each.name} is a codec"
+        elif not each.name.startswith("$") and not builder.registry.claimed(Kind.REFINER, each.name):
+            raise builder.fail(builder.registry.no_finisher(each.name), each.at)
+        elif not node.stages:
+            raise builder.fail(f"{BASELINE} keeps every slot as it is, so there is nothing to refine", each.at)
+        else:
+            refiners.append(builder.part(Kind.REFINER, each))
+    return refiners, codec
 
 
 def unit_fault(allocator: "Allocator", terms: tuple[Term, ...], name: str) -> str | None:
@@ -232,6 +266,7 @@ class _FromRecipe:
     allocator: "Allocator | None" = None
     allocator_text: str = ""
     refiners: tuple["Refiner", ...] = ()
+    codec: "Built[Codec] | None" = None
     recipe: str = ""
 
     def __str__(self) -> str:
@@ -279,8 +314,10 @@ def _expand(
     first, *others = parse_policies(recipe)
     if others or first.layers:
         raise SpecError("a recipe is one policy for all layers; leave out layers", recipe, 0)
+    if not first.stages:
+        raise SpecError(f"a recipe stands for stages, and {BASELINE} is none", recipe, 0)
     policy, inner = _policy(PartBuilder(recipe, registry, options), first)
     if policy.is_sum:
         return policy.stages, _FromRecipe()
     text = policy.allocator_text or inner.allocator_text
-    return policy.stages, _FromRecipe(policy.allocator, text, policy.refiners, recipe)
+    return policy.stages, _FromRecipe(policy.allocator, text, policy.refiners, policy.codec, recipe)

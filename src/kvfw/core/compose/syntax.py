@@ -1,16 +1,16 @@
 """The grammar of compositions: parses text to a syntax tree that keeps source positions.
 
     composition := policy (";" policy)*
-    policy      := [ "[" layers "]" ] ( "full" | stages [ "@" allocator ] ("|" refiner)* )
+    policy      := [ "[" layers "]" ] ( "full" | stages [ "@" allocator ] ("|" refiner)* ) [ "|" codec ]
     layers      := range ("," range)*          0-3 | 16- | -1 | odd | even
     stages      := stage ("+" stage)*
     stage       := part [ ":" share ]
     part        := name [ "(" key "=" value ("," key "=" value)* ")" ]
     value       := scalar | part | "[" [ value ("," value)* ] "]"
 
-Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). Allocators and refiners are
-parts. In a recipe, which is one policy without layers, ``$option`` stands for a value or a part. A name whose recipe
-has an allocator or refiners must be a policy's only stage.
+Spaces are allowed between tokens. A share is a decimal (``0.8``) or a fraction (``1/3``). Allocators, refiners and
+codecs are parts. In a recipe, which is one policy without layers, ``$option`` stands for a value or a part. A name
+whose recipe has an allocator, refiners or a codec must be a policy's only stage.
 """
 
 import re
@@ -27,9 +27,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PART = re.compile(r"\$?[A-Za-z_][A-Za-z0-9_]*")
 _SCALAR = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![A-Za-z_0-9./-])|[A-Za-z0-9_./-]+")
 _SHARE = re.compile(r"\d+/\d+|\d*\.\d+|\d+\.?")
-#: What may follow stages: an allocator, a refiner, a policy, or (empty) the end.
+#: What may follow stages: an allocator, a refiner or codec, a policy, or (empty) the end.
 AFTER_STAGES = ("@", "|", ";", "")
-JOINS = "stages are joined by '+', a share follows ':', an allocator '@', a refiner '|', a policy ';'"
+JOINS = "stages are joined by '+', a share follows ':', an allocator '@', a refiner or codec '|', a policy ';'"
 _SPACE = re.compile(r"\s*")
 
 
@@ -82,12 +82,12 @@ class StageNode:
 
 @dataclass(frozen=True)
 class PolicyNode:
-    """A policy as written: its layers, none for all of them, and no stages for ``full``."""
+    """A policy as written: its layers, none for all of them, no stages for ``full``, and what follows each ``|``."""
 
     layers: tuple[LayerRange, ...]
     stages: tuple[StageNode, ...]
     allocator: PartNode | None
-    refiners: tuple[PartNode, ...]
+    finishers: tuple[PartNode, ...]
     at: int
 
 
@@ -190,15 +190,27 @@ class _Reader:
         layers: list[LayerRange] = []
         if self.take("["):
             self.series(lambda: layers.append(self.layers()), "]", "a range of layers")
-            if self.peek() == "f" and self.match(_NAME, "a name") == BASELINE:
-                return PolicyNode(tuple(layers), (), None, (), at)
-            self.at = self.text.index("]", at) + 1
-        stages = self.stages()
-        allocator = self.part() if self.take("@") else None
-        refiners = []
+        stages: tuple[StageNode, ...] = ()
+        allocator = None
+        if not self.full(bare=bool(layers)):
+            stages = self.stages()
+            allocator = self.part() if self.take("@") else None
+        finishers = []
         while self.take("|"):
-            refiners.append(self.part())
-        return PolicyNode(tuple(layers), stages, allocator, tuple(refiners), at)
+            finishers.append(self.part())
+        return PolicyNode(tuple(layers), stages, allocator, tuple(finishers), at)
+
+    def full(self, *, bare: bool) -> bool:
+        """Takes ``full``, and nothing else; ``bare`` also where no codec follows."""
+        self.skip()
+        at = self.at
+        found = _NAME.match(self.text, at)
+        if found is not None and found.group() == BASELINE:
+            self.at = found.end()
+            if bare or self.peek() == "|":
+                return True
+        self.at = at
+        return False
 
     def layers(self) -> LayerRange:
         self.skip()

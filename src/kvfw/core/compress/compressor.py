@@ -13,6 +13,7 @@ from kvfw.core.compose.budget import Amount, check_counts, divide
 from kvfw.core.compose.composition import Composition, Policy, ranking_of
 from kvfw.core.compress.allocation import EVEN
 from kvfw.core.compress.arrangement import Arrangement
+from kvfw.core.compress.coding import Coder
 from kvfw.core.compress.merging import Merging, merge_together
 from kvfw.core.compress.refining import refined
 from kvfw.core.compress.scores import Scores
@@ -60,8 +61,15 @@ class Rule:
     @cached_property
     def needs(self) -> Needs:
         """Everything its parts need observed."""
-        refiners = (needs_of(refiner, "refiner") for refiner in self.policy.refiners)
-        return reduce(Needs.__or__, (*(stage.needs for stage in self.stages), *refiners), self.allocator_needs)
+        finishers = [needs_of(refiner, "refiner") for refiner in self.policy.refiners]
+        if self.policy.codec is not None:
+            finishers.append(needs_of(self.policy.codec.value, "codec"))
+        return reduce(Needs.__or__, (*(stage.needs for stage in self.stages), *finishers), self.allocator_needs)
+
+    def coder(self, layer: int) -> Coder | None:
+        """Codes the finished slots of one of its layers; None if they are held as they are."""
+        codec = self.policy.codec
+        return None if codec is None else Coder(codec.value, codec.text, layer)
 
     @property
     def scope(self) -> Scope:
@@ -113,6 +121,11 @@ class Compressor:
         """The layers that are compressed, with their numbers of KV heads, policy by policy."""
         found = [(rule, {i: n for i, n in kv_heads.items() if self.rule(i) is rule}) for rule in self.rules]
         return [(rule, layers) for rule, layers in found if rule.stages and layers]
+
+    @property
+    def codes(self) -> bool:
+        """Whether slots of some layers are coded."""
+        return any(rule.policy.codec is not None for rule in self.rules)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -301,6 +314,6 @@ def check_pools(by: Compressor, kv_heads: Mapping[int, int]) -> None:
     Raises:
         SpecError: the layers it compresses have sliding windows.
     """
-    if not by.pools(kv_heads):
+    if not by.pools(kv_heads) and not any(by.rule(layer).policy.codec for layer in kv_heads):
         said = "the layers that this composition compresses have sliding windows, which kvfw leaves as they are"
         raise SpecError(said, str(by.composition), 0)

@@ -132,7 +132,7 @@ def _needs(spec: PartSpec, registry: Registry | None) -> tuple[str, ...] | None:
 
 
 #: Kinds that look at observations and are no stages.
-_LOOKING = (Kind.ALLOCATOR, Kind.REFINER)
+_LOOKING = (Kind.ALLOCATOR, Kind.REFINER, Kind.CODEC)
 
 
 def needs_lines(needs: "Needs") -> tuple[str, ...]:

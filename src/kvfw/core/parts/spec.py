@@ -20,6 +20,7 @@ class Kind(StrEnum):
     SPACE = "space"
     ALLOCATOR = "allocator"
     REFINER = "refiner"
+    CODEC = "codec"
     STAGE = "stage"
     METHOD = "method"
     TASK = "task"
@@ -36,6 +37,7 @@ WRITTEN: Final = {
     Kind.SPACE: "merge(merger=...,space={})",
     Kind.ALLOCATOR: "snapkv@{}",
     Kind.REFINER: "snapkv|{}",
+    Kind.CODEC: "snapkv|{}",
     Kind.TASK: '--task "{}"',
     Kind.METRIC: "every run measures it",
     Kind.MODEL: "--model {}",

@@ -69,10 +69,19 @@ class Registry:
             raise UnknownNameError(unknown("method", name, known, self._elsewhere(name)))
         return spec
 
+    def no_finisher(self, name: str) -> str:
+        """Message for a name after ``|`` that is neither a refiner nor a codec."""
+        known = [spec.name for kind in (Kind.REFINER, Kind.CODEC) for spec in self.of_kind(kind)]
+        return unknown("refiner or codec", name, known, self._elsewhere(name))
+
     def _elsewhere(self, name: str) -> str:
         """One sentence per part of another kind with this name: its kind and how to write it."""
         kinds = [spec.kind for spec in self.specs.values() if spec.name == name]
-        return "".join(f" {name} is a {kind}: {WRITTEN.get(kind, 'a stage by itself').format(name)}." for kind in kinds)
+        return "".join(
+            f" {name} is a{'n' if kind is Kind.ALLOCATOR else ''} {kind}: "
+            f"{WRITTEN.get(kind, 'a stage by itself').format(name)}."
+            for kind in kinds
+        )
 
     def claimed(self, kind: Kind, name: str) -> bool:
         """Whether the name is registered for that kind or contested."""

@@ -76,6 +76,11 @@ def join(first: KVState, second: KVState) -> KVState:
     return ordered if full else take(ordered, ordered.valid)
 
 
+def head_sizes(state: KVState) -> Int64[Tensor, "B Hkv"]:
+    """Slots of every head, from its first that is not empty."""
+    return state.width - (state.valid.cumsum(-1) == 0).sum(-1)
+
+
 def empty_like(state: KVState) -> KVState:
     """A state with the same heads and no slots."""
     return take(state, torch.zeros_like(state.valid))
@@ -91,15 +96,15 @@ def stack(states: Sequence[KVState]) -> KVState:
     if len(states) == 1:
         return states[0]
     width = max(state.width for state in states)
-    return _joined([_widened(state, width) for state in states], 0)
+    return _joined([widened(state, width) for state in states], 0)
 
 
 def _joined(states: Sequence[KVState], dim: int) -> KVState:
     return KVState(*(torch.cat(parts, dim) for parts in zip(*(state.parts for state in states), strict=True)))
 
 
-def _widened(state: KVState, width: int) -> KVState:
-    """The state with empty slots on the left."""
+def widened(state: KVState, width: int) -> KVState:
+    """The state with empty slots on the left, ``width`` slots per head in all."""
     more = width - state.width
     if more == 0:
         return state

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from kvfw.core.compress.coding import Coder
+from kvfw.core.state.observation import Observation
 from kvfw.core.state.state import KVState
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.captured import Captured, NewTokens
+from kvfw.model.cache.coded import CodedStorage
 from kvfw.model.cache.padded import PaddedStorage
 from kvfw.model.cache.storage import Storage
 from kvfw.model.cache.stored import stored
@@ -63,7 +66,7 @@ class CompressedLayer(CacheLayerMixin):
     def of_storage(cls, storage: Storage, captured: Captured) -> "CompressedLayer":
         """A layer with these compressed slots."""
         layer = cls()
-        keys, values, *_ = storage.buffers
+        keys, values, *_ = storage.kv
         layer.lazy_initialization(keys, values)
         layer.storage, layer.captured = storage, captured
         return layer
@@ -126,13 +129,13 @@ class CompressedLayer(CacheLayerMixin):
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that keys and values hold in memory, free room included."""
-        return _bytes(self.storage.buffers[:2])
+        """Bytes that keys and values, or their codes, hold in memory, free room included."""
+        return _bytes(self.storage.kv)
 
     @property
     def overhead_bytes(self) -> int:
         """Bytes of positions, masses and biases."""
-        return _bytes(self.storage.buffers[2:])
+        return _bytes(self.storage.about)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Appends new tokens and returns the keys and values that attention is given, all stored ones or the new ones.
@@ -149,7 +152,8 @@ class CompressedLayer(CacheLayerMixin):
             )
         if not self.attached and not self.storage.plain:
             raise UnsupportedError(
-                "this cache has empty or biased slots, which plain attention would ignore; use it inside kvfw.attach"
+                "this cache has empty, biased or coded slots, which plain attention would misread; use it inside "
+                "kvfw.attach"
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -170,9 +174,12 @@ class CompressedLayer(CacheLayerMixin):
         self.captured = self.captured.placed(new)
         self.storage.place(new.positions, new.real)
 
-    def hold(self, state: KVState) -> None:
-        """Replaces all slots and drops every reference to the old ones."""
-        self.storage = stored(state)
+    def hold(self, state: KVState, coder: Coder | None = None, obs: Observation | None = None) -> None:
+        """Replaces all slots, coded by ``coder``, and drops every reference to the old ones.
+
+        ``obs`` shows the layer's last queries, which some codecs look at.
+        """
+        self.storage = stored(state) if coder is None else CodedStorage.of(state, coder, obs)
 
     def get_seq_length(self) -> int:
         """Tokens seen."""

@@ -42,8 +42,12 @@ class PaddedStorage:
         return held
 
     @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        return self._kv + self._about
+    def kv(self) -> tuple[Tensor, ...]:
+        return self._kv
+
+    @property
+    def about(self) -> tuple[Tensor, ...]:
+        return self._about
 
     @property
     def handed(self) -> Tensor | None:

@@ -8,6 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from kvfw.core.state.slots import head_sizes
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.storage import HeadSlots, Room, new_room
 
@@ -100,8 +101,12 @@ class RaggedStorage:
         self._places = self._ends[:0]
 
     @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        return self._parts
+    def kv(self) -> tuple[Tensor, ...]:
+        return self._parts[:2]
+
+    @property
+    def about(self) -> tuple[Tensor, ...]:
+        return self._parts[2:]
 
     @property
     def keys(self) -> Tensor:
@@ -200,11 +205,6 @@ class RaggedStorage:
 
     def copy(self) -> "RaggedStorage":
         return copy.copy(self)
-
-
-def head_sizes(state: KVState) -> Tensor:
-    """Slots ``[B, Hkv]`` of every head, from its first that is not empty."""
-    return state.width - (state.valid.cumsum(-1) == 0).sum(-1)
 
 
 def _laid(layout: Regions, parts: Sequence[Tensor], room: int, chosen: Sequence[int] | None = None) -> list[Tensor]:

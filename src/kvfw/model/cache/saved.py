@@ -17,6 +17,7 @@ from transformers.cache_utils import CacheLayerMixin
 from kvfw.errors import OptionError, RunError, UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.captured import Captured
+from kvfw.model.cache.coded import CodedStorage
 from kvfw.model.cache.fingerprint import differences, fingerprint, made_by
 from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.cache.stored import read
@@ -28,9 +29,9 @@ from kvfw.store.atomic import cause, write_atomic
 #: Key of the file's only metadata entry: the fingerprint of the model that made the cache; by layer its kind and its
 #: numbers of tokens; seconds spent compressing each layer.
 HEADER = "kvfw_cache"
-VERSION = 3
-#: Version 2 held heads of unequal size padded.
-READABLE = (2, VERSION)
+VERSION = 4
+#: Version 2 held heads of unequal size padded; version 3 had no codes.
+READABLE = (2, 3, VERSION)
 
 
 class SavedCacheError(RunError):
@@ -155,7 +156,7 @@ def _header(metadata: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -
         raise ValueError("it holds tensors, but nothing says they are a cache")
     found: dict[str, Any] = json.loads(metadata[HEADER])
     if found["version"] not in READABLE:
-        known = " and ".join(map(str, READABLE))
+        known = ", ".join(map(str, READABLE))
         raise ValueError(f"it has format version {found['version']}, and this kvfw reads versions {known}")
     if found.pop("sha256") != checksum(found, tensors):
         raise ValueError("its content is damaged: the checksum is not that of the numbers in it")
@@ -184,15 +185,15 @@ def _rebuilt(model: PreTrainedModel, header: dict[str, Any], tensors: dict[str, 
     parts = zip(list(header["layers"]), places, fresh_layers(model.config), strict=True)
     for i, (about, place, empty) in enumerate(parts):
         own = {name.removeprefix(f"{i}."): x.to(place) for name, x in tensors.items() if name.startswith(f"{i}.")}
-        layers.append(_compressed(own, about) if about["kind"] == "compressed" else _sliding(empty, own, about))
+        layers.append(_compressed(own, about, i) if about["kind"] == "compressed" else _sliding(empty, own, about))
     cache = CompressedCache(layers)
     cache.compress_s = [float(seconds) for seconds in header["compress_s"]]
     cache.probe_s, cache.waited = float(header.get("probe_s", 0.0)), bool(header.get("waited", False))
     return cache
 
 
-def _compressed(own: dict[str, Tensor], about: dict[str, Any]) -> CompressedLayer:
-    storage = read(own)
+def _compressed(own: dict[str, Tensor], about: dict[str, Any], index: int) -> CompressedLayer:
+    storage = CodedStorage.read(own, index) if "codec" in own else read(own)
     if own["tokens"].shape != own["next"].shape or own["tokens"].shape != (storage.rows,):
         raise ValueError(f"it has {storage.rows} rows of slots and {tuple(own['tokens'].shape)} numbers of tokens")
     return CompressedLayer.of_storage(storage, Captured.read(own, {"compressed": True, **about}))

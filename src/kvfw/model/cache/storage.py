@@ -30,8 +30,12 @@ class Storage(Protocol):
     """
 
     @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        """Keys, values, positions, masses and biases as they lie in memory, free room included; fewer before any."""
+    def kv(self) -> tuple[Tensor, ...]:
+        """Keys and values as they lie in memory, free room included; further tensors if some are coded; none before."""
+
+    @property
+    def about(self) -> tuple[Tensor, ...]:
+        """Positions, masses and biases, likewise."""
 
     @property
     def plain(self) -> bool:

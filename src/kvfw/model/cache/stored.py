@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from kvfw.core.state.slots import head_sizes
 from kvfw.core.state.state import KVState
 from kvfw.model.cache.padded import PaddedStorage
-from kvfw.model.cache.ragged import NAMES, RaggedStorage, head_sizes
+from kvfw.model.cache.ragged import NAMES, RaggedStorage
 from kvfw.model.cache.storage import Storage
 
 

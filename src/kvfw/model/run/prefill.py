@@ -115,7 +115,7 @@ class Prefill:
         for index, obs in self.observations.items():
             state, sums = done.get(index, (obs.state, {}))
             known = self._captured(obs.narrowed(by.rule(index).needs), by) if index in done else self._captured()
-            layers[index] = CompressedLayer.of_state(state, replace(known, sums=sums))
+            layers[index] = self._held(index, state, replace(known, sums=sums), by)
         return self._cache(layers, 1)
 
     def _captured(self, obs: Observation | None = None, by: Compressor | None = None) -> Captured:
@@ -139,7 +139,15 @@ class Prefill:
 
     def compressed(self, compressor: Compressor) -> CompressedCache:
         """A cache of the compressed prompt."""
-        return self.cache_of(self.compressed_states(compressor))
+        states = self.compressed_states(compressor)
+        return self._cache({i: self._held(i, x, self.tokens, compressor) for i, x in states.items()}, 1)
+
+    def _held(self, index: int, state: KVState, seen: int | Captured, by: Compressor) -> CompressedLayer:
+        """A layer with its compressed slots, coded if the composition asks for it."""
+        layer, coder = CompressedLayer.of_state(state, seen), by.rule(index).coder(index)
+        if coder is not None:
+            layer.hold(state, coder, self.observations[index])
+        return layer
 
 
 def _repeated(layer: CacheLayerMixin, rows: int) -> CacheLayerMixin:

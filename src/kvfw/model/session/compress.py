@@ -85,7 +85,7 @@ def compress(layer: CompressedLayer, scores: Scores, plan: SessionPlan, budget: 
     else:
         state = plan.compressor.compress(obs, budget, scores)
         now = replace(now, sums={}, queries=None, query_positions=None, moments={})
-    layer.hold(state)
+    layer.hold(state, plan.compressor.rule(obs.layer).coder(obs.layer), obs)
     layer.captured = now
 
 

@@ -14,6 +14,7 @@ from kvfw.core.compress.allocation import Budgets, scored_budgets
 from kvfw.core.compress.compressor import Rule
 from kvfw.core.compress.scores import Scores
 from kvfw.core.state.observation import PROMPT, Needs, Observation
+from kvfw.core.state.slots import take
 from kvfw.errors import UnsupportedError
 from kvfw.model.cache.cache import CompressedCache
 from kvfw.model.cache.captured import NewTokens
@@ -257,7 +258,7 @@ class Session:
                 layer.captured = replace(layer.captured, standing=forward.standing[index].to(layer.device))
         rule = plan.compressor.rule(index)
         if not rule.stages:
-            layer.hold(layer.state)  # from now on with room for what is appended
+            self._leave(rule, index, layer, kwargs)
             layer.captured = layer.captured.compressed_now(queries=None, query_positions=None, sums={}, moments={})
             return
         budget = forward.budgets[index] if ended is Due.TURN else layer.captured.standing
@@ -267,6 +268,14 @@ class Session:
             forward.waiting[index] = work
         else:
             self._compress(rule, {index: work})
+
+    def _leave(self, rule: Rule, index: int, layer: CompressedLayer, kwargs: Mapping[str, Any]) -> None:
+        """Keeps every slot, from now on with room for what is appended; codes them once, if that is asked for."""
+        if (coder := rule.coder(index)) is None:
+            layer.hold(layer.state)
+        elif not layer.compressed:
+            obs = self._observed(index, layer, kwargs)
+            layer.hold(take(obs.state, obs.state.valid), coder, obs)
 
     def _see_end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None) -> None:
         """Compresses, at the end of a forward, the layers that waited for it."""

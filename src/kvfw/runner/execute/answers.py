@@ -47,9 +47,16 @@ class Answer:
 
 
 def batches(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, ...]]:
-    """The rows in order, at most ``most`` at a time, all of one amount, so that they hold the same number of slots."""
-    for _, same in groupby(rows, key=lambda row: row.key.amount):
-        while batch := tuple(islice(same, most)):
+    """The rows in order, at most ``most`` at a time, all of one amount, so that they hold the same number of slots.
+
+    A row whose slots are coded comes alone: its cache is not made of states.
+    """
+
+    def kind(row: Row) -> tuple[str, bool]:
+        return row.key.amount, row.compressor is not None and row.compressor.codes
+
+    for (_, coded), same in groupby(rows, key=kind):
+        while batch := tuple(islice(same, 1 if coded else most)):
             yield batch
 
 
@@ -62,7 +69,7 @@ def rows_at_once(tools: Tools) -> int:
 class Compressed:
     """The slots of a prefill compressed for one row, and how many seconds that took.
 
-    ``cache``: the same slots with what compressions while decoding need, for a row that asks for them.
+    ``cache``: the same slots, coded, or with what compressions while decoding need, for a row that asks for either.
     """
 
     row: Row
@@ -81,6 +88,9 @@ def compressed(filled: Prefill, rows: Sequence[Row]) -> tuple[tuple[Compressed, 
         try:
             if row.decoding is not None:
                 cache = filled.to_be_continued(row.decoding)
+            elif row.compressor is not None and row.compressor.codes:
+                cache = filled.compressed(row.compressor)
+            if cache is not None:
                 states = {index: cache.state(index) for index in filled.observations}
             else:
                 states = filled.full_states() if row.compressor is None else filled.compressed_states(row.compressor)

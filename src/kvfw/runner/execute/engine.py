@@ -27,7 +27,7 @@ class CacheEngine:
         after: tokens appended uncompressed: the question of a question-agnostic run.
         encoder: sentence embeddings.
         plan: how the cache is compressed again while decoding, if it is.
-        kept: the compressed cache that such a plan goes on with.
+        kept: the compressed cache, where it is more than its states: it is coded, or such a plan goes on with it.
         reference: the engine over the full cache, and its response; None: this is that engine.
     """
 

@@ -45,8 +45,8 @@ class Row:
     decoding: "SessionPlan | None" = None
 
     def ratio(self, context_tokens: int) -> float:
-        """How many times smaller the middle becomes: exact for ratios and fractions, computed for slots."""
-        if self.compressor is None:
+        """How many times fewer slots the middle gets: exact for ratios and fractions, computed for slots."""
+        if self.compressor is None or not self.compressor.stages:
             return 1.0
         amount = self.compressor.amount
         if amount.kind == "ratio":
@@ -65,10 +65,10 @@ class Row:
             states: the slots held of it by layer.
 
         Returns:
-            1 for the baseline; None where no slot of the middle is left.
+            1 for the baseline, and where every slot stays; None where no slot of the middle is left.
         """
         by = self.compressor
-        if by is None:
+        if by is None or not by.stages:
             return 1.0
         slots = [n for i, state in states.items() if by.rule(i).stages for n in state.valid.sum(-1).flatten().tolist()]
         held = sum(slots) / len(slots) - by.sinks - by.recent if slots else 0
@@ -169,6 +169,7 @@ def prepare(config: EvalConfig, registry: Registry) -> EvalPlan:
         compressor(c, amount, sinks=config.sinks, recent=config.recent, depth=depth)
         for amount in amounts
         for c in compositions
+        if c.stages or amount == amounts[0]  # where no slot is dropped, amounts make no difference
     ]
     tokenizer = model.tokenizer
     samples = checked_samples(task, tokenizer, config.task)

@@ -8,6 +8,7 @@ from kvfw.core.compose.build import build_part
 from kvfw.core.compose.syntax import parse_part
 from kvfw.core.compress.stages import Stage
 from kvfw.core.contracts.blame import needs_of
+from kvfw.core.contracts.codec import Codec
 from kvfw.core.contracts.metric import DerivedMetric, Metric
 from kvfw.core.contracts.parts import Allocator, Merger, Refiner, Scorer, Selector, Space
 from kvfw.core.contracts.task import Task
@@ -28,6 +29,7 @@ CONTRACTS: dict[Kind, tuple[type | tuple[type, ...], str]] = {
     Kind.SPACE: (Space, "`forward` and `inverse`"),
     Kind.ALLOCATOR: (Allocator, "`allocate`"),
     Kind.REFINER: (Refiner, "`needs` and `refine`"),
+    Kind.CODEC: (Codec, "`needs`, `encode` and `decode`"),
     Kind.STAGE: (Stage, "`needs`, `moves_positions`, `consumes_rest`, `run` and `finish`"),
     Kind.METHOD: (Method, "`recipe`, as a subclass of kvfw.Method"),
     Kind.TASK: (Task, "`scores`, `check`, `samples` and `score`"),
@@ -43,7 +45,7 @@ def contract(subject: Subject) -> Verdicts:
         yield Failed(f"a {subject.spec.kind} has {said}", f"{type(subject.part).__name__} lacks some of them")
     if isinstance(subject.part, StageForm) != (subject.spec.kind is Kind.STAGE):
         yield Failed("kvfw's base class for stage forms on stages, and on stages only", type(subject.part).__name__)
-    if subject.spec.kind in (Kind.SCORER, Kind.SELECTOR, Kind.ALLOCATOR, Kind.REFINER):
+    if subject.spec.kind in (Kind.SCORER, Kind.SELECTOR, Kind.ALLOCATOR, Kind.REFINER, Kind.CODEC):
         needs_of(subject.part, subject.spec.kind)
 
 

@@ -18,6 +18,7 @@ TEMPLATES = {
     Kind.MERGER: f"merge(merger=$part,weight={WINDOW_SCORES})",
     Kind.ALLOCATOR: f"{WINDOW_SCORES}@$part",
     Kind.REFINER: f"{WINDOW_SCORES}|$part",
+    Kind.CODEC: f"{WINDOW_SCORES}|$part",
     Kind.SPACE: f"merge(merger=ewmeans(iters=2),space=$part,weight={WINDOW_SCORES})",
 }
 
