@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers.coded_by_loops import kivi
-from kvfw.core.compress.coding import CodedHeads, decoded, encoded
-from kvfw.core.contracts.codec import Codec, PlainHeads
+from kvfw.core.compress.coding import decoded, encoded
+from kvfw.core.contracts.codec import Codec, CodedHeads, PlainHeads
 from kvfw.core.ops.minmax import dequantised, quantised
 from kvfw.core.ops.packing import halved, packed, unpacked
 from kvfw.core.ops.sphere import rotation, sphere_codebook
@@ -76,7 +76,8 @@ def test_kivis_bytes_are_those_of_codes_scales_and_minima() -> None:
     tensors = held(Kivi(bits=4, group=8), plain()).tensors
     groups = R * L * DIM // 8
     assert sum(part.nbytes for part in tensors.values()) == 2 * groups * (8 * 4 // 8 + 2 + 2)
-    large = PlainHeads(*torch.randn(2, R, 64, 64), layer=0)
+    keys, values = torch.randn(2, R, 64, 64)
+    large = PlainHeads(keys, values, layer=0)
     coded = sum(part.nbytes for part in held(Kivi(bits=4), large).tensors.values())
     assert coded / (2 * R * 64 * 64 * 4) <= 0.16
     assert coded / (2 * R * 64 * 64 * 2) <= 0.32

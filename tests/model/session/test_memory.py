@@ -89,8 +89,8 @@ def test_one_layer_at_most_is_full_while_the_prompt_runs(composition: str, monke
             at_attention.append(full_size_bytes())
         return attend(self, module, query, *args, **kwargs)
 
-    def watched_hold(self: CompressedLayer, state: KVState) -> None:
-        hold(self, state)
+    def watched_hold(self: CompressedLayer, state: KVState, *args: Any) -> None:
+        hold(self, state, *args)
         at_hold.append(full_size_bytes())
 
     monkeypatch.setattr(Session, "attend", watched_attend)

@@ -45,4 +45,5 @@ def sphere_codebook(dim: int, bits: int) -> Float32[Tensor, " codes"]:
         before, codes = codes, moment / mass
         if float((codes - before).abs().max()) < _CLOSE * top:
             break
-    return ((codes - codes.flip(0)) / 2).float()
+    symmetric: Tensor = (codes - codes.flip(0)) / 2
+    return symmetric.float()
