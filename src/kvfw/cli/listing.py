@@ -12,7 +12,11 @@ PLURALS = {f"{kind.value}s": kind for kind in Kind}
 @click.command("list")
 @click.argument("kind", required=False)
 def command(kind: str | None) -> int:
-    """List parts: methods, scorers, selectors, mergers, spaces, stages, tasks, metrics, models or plugins."""
+    """List parts of one KIND, or all.
+
+    KIND is methods, scorers, selectors, mergers, spaces, allocators, refiners, codecs, stages, tasks, metrics, models or
+    plugins.
+    """
     if kind == "plugins":
         _print_plugins()
         return 0
