@@ -14,12 +14,14 @@ import torch
 from rich.console import Console
 
 from kvfw.bench import compression, startup
+from kvfw.bench import refitting as refit
 from kvfw.bench import run as bench
 from kvfw.bench.clock import ratios, seconds_of
 from kvfw.bench.compression import Cost, costs
 from kvfw.bench.decoding import Steps, speeds, steps
 from kvfw.bench.figures import figures
 from kvfw.bench.findings import Findings
+from kvfw.bench.held import CODED, Held, held
 from kvfw.bench.limits import SIXTEEN, Bar
 from kvfw.bench.peak import Peak, peak_of
 from kvfw.bench.resident import Resident
@@ -149,6 +151,8 @@ def test_every_measurement_says_its_rounds(
         "a whole evaluation of 16 compositions at 200 tokens, round 1 of 1: evaluation",
         "decode speed, round 2 of 2: 200 slots",
         "memory, round 2 of 2: full, 256 tokens at a time",
+        "a refit, round 2 of 2: kvzip@global|refit",
+        "bytes held, snapkv@adakv",
         "starting and loading, round 1 of 2: kvfw list",
         "starting and loading, round 2 of 2: loading",
         f"scaling on a random model, 200 tokens, round 1 of 1: {hybrid}",
@@ -240,6 +244,38 @@ def test_promises_of_decode_steps_are_about_the_promised_length() -> None:
     assert [bar.measured for bar in shorter.bars if bar.what.startswith("a decode step")] == [None, None]
 
 
+def test_a_refit_is_timed_beside_compressing_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Per round: prefill, compression without and with the refit. The first round is a warm-up.
+    told = iter([9.0, 9.0, 9.0, 2.0, 0.5, 1.5, 4.0, 0.5, 1.5])
+
+    def clock(work: Any, device: torch.device) -> float:
+        work()
+        return next(told)
+
+    monkeypatch.setattr(refit, "seconds_of", clock)
+    monkeypatch.setattr(refit, "REFIT", "snapkv|refit(queries=prompt)")
+    model = random_llama(layers=2, heads=4, kv_heads=2, head_dim=8)
+    found = refit.refitting(model, None, list(range(1, 120)), 2, silent)
+    assert found == pytest.approx((0.5 + 0.25) / 2)
+
+
+def test_bytes_held_are_those_of_the_slots_of_uneven_heads_and_fewer_where_coded() -> None:
+    found = held(
+        random_llama(layers=2, heads=6, kv_heads=3, head_dim=32), None, [1 + i % 90 for i in range(250)], silent
+    )
+    *uneven, coded = found
+    assert [each.prompt for each in uneven] == [pytest.approx(1.0, abs=0.02)] * 3
+    assert all(1.0 <= each.decoded < 1.2 for each in uneven)  # few slots: room for new ones weighs much
+    # 4 bits and, per 32 numbers, 4 bytes, of 32 bits each.
+    assert coded.bits == 32
+    assert (4 + 1) / 32 <= coded.prompt < 0.3  # the remainder of a group stays as it is
+    measured = replace(findings(), refit=0.4, held=(Held("a", 32, 1.01, 1.015), Held(CODED, 32, 0.156, 0.2)))
+    figures_of = {bar.what: bar.measured for bar in measured.bars}
+    assert figures_of["a refit at ratio 8 with 1024 queries per head, of the prefill"] == 0.4
+    assert figures_of["the same, heads of unequal size, after the prompt and 64 tokens later"] == 1.015
+    assert figures_of["kivi(bits=4) without exact tokens, of float16 slots"] == pytest.approx(0.312)
+
+
 def test_peak_memory_counts_what_was_let_go_again() -> None:
     size = 64 * 2**20
     # A mapping of its own: a tensor may get memory that the process let go of and still holds.
@@ -329,12 +365,19 @@ def test_memory_promises_are_ratios_of_what_processes_measured() -> None:
     def peak(bytes_: int, held: int) -> Peak:
         return Peak(peak_bytes=bytes_, kv_bytes=held, expected_kv_bytes=held, layer_bytes=10)
 
-    peaks = {"full": peak(200, 100), "snapkv": peak(110, 20), "h2o": peak(110 + 2**20, 20)}
+    peaks = {
+        "full": peak(200, 100),
+        "full, 2048 tokens at a time": peak(2**20, 100),
+        "snapkv": peak(110, 20),
+        "h2o": peak(110 + 2**20, 20),
+        "kvzip@global": peak(3 * 2**20, 20),
+    }
     found = {bar.what: bar.measured for bar in replace(findings(), peaks=peaks).bars}
     assert found["bytes held after compression, of slots x bytes per slot"] == 1.0
     # 70 bytes had to be freed: the full cache less the kept one and one layer.
     assert found["peak of an attached prefill, of the plain one's less what must have been freed"] == 110 / 130
     assert found["extra memory of h2o scoring"] == 1.0
+    assert found["extra memory of a probe, beside a forward of as many tokens"] == 2.0
     shorter = replace(findings(), peaks=peaks, costs=(cost(1024, 0.03),))
     assert [bar.what for bar in shorter.bars if bar.measured is not None] == [
         "kvfw --help",
@@ -395,7 +438,15 @@ def test_lengths_are_measured_from_short_to_long_once_each(tiny_folder: Path, mo
         asked.append(tokens)
         return (cost(tokens, 0.02),)
 
-    for part, found in (("costs", ()), ("whole", None), ("speeds", ()), ("_peaks", {}), ("starting", None)):
+    for part, found in (
+        ("costs", ()),
+        ("whole", None),
+        ("speeds", ()),
+        ("refitting", None),
+        ("held", ()),
+        ("_peaks", {}),
+        ("starting", None),
+    ):
         monkeypatch.setattr(bench, part, lambda *_, found=found, **__: found)
     monkeypatch.setattr(bench, "scaling", measured)
     request = bench.Request(model=str(tiny_folder), contexts=(500,), scaling=(800, 200, 400, 200))

@@ -66,4 +66,12 @@ H2O_BYTES = 64 * 2**20
 #: The most that a decode step may take: over heads of unequal size, of one over as many slots in equal heads; over
 #: kvfw's cache, of one over transformers' own with as many slots.
 UNEVEN_BAR, OWN_BAR = 1.15, 1.0
+#: The most that a refit may cost, in prefills, at the ratio of the memory measurements.
+REFIT_BAR = 1.0
+#: The most that caches may hold, of slots x bytes per slot: heads of unequal size; coded in 4 bits, of float16 slots.
+RAGGED_BAR, CODED_BAR = 1.02, 0.32
+#: Extra memory of a probe, besides what a forward over as many tokens takes.
+PROBE_BYTES = 64 * 2**20
+#: Peaks compared for it. A probe repeats the prompt in pieces of up to 2048 tokens.
+PROBED, PROBED_LIKE = "kvzip@global", "full, 2048 tokens at a time"
 HELP_S, LIST_S, LOAD_S = 0.5, 0.5, 3.0

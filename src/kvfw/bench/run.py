@@ -8,8 +8,20 @@ from kvfw.bench.clock import Tell, rounds
 from kvfw.bench.compression import costs
 from kvfw.bench.decoding import speeds, steps
 from kvfw.bench.findings import Findings
-from kvfw.bench.limits import BAR_TOKENS, COMPRESSION_BARS, MEMORY_RATIO, RATIO, RECENT, SINKS, SIXTEEN
+from kvfw.bench.held import held
+from kvfw.bench.limits import (
+    BAR_TOKENS,
+    COMPRESSION_BARS,
+    MEMORY_RATIO,
+    PROBED,
+    PROBED_LIKE,
+    RATIO,
+    RECENT,
+    SINKS,
+    SIXTEEN,
+)
 from kvfw.bench.peak import Peak, peak_of
+from kvfw.bench.refitting import refitting
 from kvfw.bench.scaling import scaling
 from kvfw.bench.startup import starting
 from kvfw.bench.whole_evaluation import whole
@@ -93,6 +105,11 @@ def run(request: Request, registry: Registry, tell: Tell) -> Iterator[Findings]:
     say = begin("decode steps over unequal heads and over transformers' cache")
     found = replace(found, steps=steps(loaded.model, prompts[at], request.repeats, say))
     yield found
+    say = begin("a refit")
+    found = replace(found, refit=refitting(loaded.model, loaded.tokenizer, prompts[at], request.repeats, say))
+    yield found
+    found = replace(found, held=held(loaded.model, loaded.tokenizer, prompts[at], begin("bytes held")))
+    yield found
     found = replace(found, peaks=_peaks(request, loaded, prompts[at], begin("memory")))
     yield found
     found = replace(found, starting=starting(request.model, request.repeats, begin("starting and loading")))
@@ -138,8 +155,10 @@ def _peaks(request: Request, loaded: LoadedModel, ids: Sequence[int], tell: Tell
     wanted: dict[str, tuple[str | None, int | None]] = {
         "full": (None, None),
         "full, 256 tokens at a time": (None, 256),
+        PROBED_LIKE: (None, 2048),
         "snapkv": ("snapkv", None),
         "h2o": ("h2o", None),
+        PROBED: (PROBED, 2048),
     }
     found: dict[str, list[Peak]] = {name: [] for name in wanted}
     for name, (compose, chunk) in wanted.items():

@@ -9,6 +9,7 @@ from typing import Final
 from kvfw.bench.compression import Cost
 from kvfw.bench.decoding import Speed
 from kvfw.bench.findings import Findings
+from kvfw.bench.held import Held
 from kvfw.bench.limits import Bar
 from kvfw.bench.peak import Peak
 from kvfw.bench.scaling import Growth
@@ -36,6 +37,9 @@ def tables(found: Findings) -> Iterator[Grid]:
     if found.peaks:
         title = "Memory of one prefill, above what the process held before; least of several processes"
         yield grid_of("peaks", title, found.peaks.items(), PEAKS)
+    if found.held:
+        title = "Bytes of keys and values held, of slots x bytes per slot"
+        yield grid_of("held", title, found.held, HELD)
     if found.growths:
         title = "Growth with the prompt, on a small random model: time ~ tokens ^ exponent"
         yield grid_of("growths", title, found.growths, GROWTHS)
@@ -72,6 +76,11 @@ PEAKS: Final[Sequence[Spec[tuple[str, Peak]]]] = (
     ("peak MB", "number", lambda named: f"{named[1].peak_bytes / 2**20:.1f}"),
     ("KV MB held", "number", lambda named: f"{named[1].kv_bytes / 2**20:.1f}"),
     ("slots x bytes MB", "number", lambda named: f"{named[1].expected_kv_bytes / 2**20:.1f}"),
+)
+HELD: Final[Sequence[Spec[Held]]] = (
+    ("composition", "compose", lambda held: held.compose),
+    ("after the prompt", "number", lambda held: f"{held.prompt:.3f}"),
+    ("64 tokens later", "number", lambda held: f"{held.decoded:.3f}"),
 )
 GROWTHS: Final[Sequence[Spec[Growth]]] = (
     ("composition", "compose", lambda growth: growth.compose),

@@ -14,8 +14,8 @@ PLURALS = {f"{kind.value}s": kind for kind in Kind}
 def command(kind: str | None) -> int:
     """List parts of one KIND, or all.
 
-    KIND is methods, scorers, selectors, mergers, spaces, allocators, refiners, codecs, stages, tasks, metrics, models or
-    plugins.
+    KIND is methods, scorers, selectors, mergers, spaces, allocators, refiners, codecs, stages, tasks, metrics, models
+    or plugins.
     """
     if kind == "plugins":
         _print_plugins()

@@ -243,3 +243,23 @@ def test_a_query_of_hidden_state_zero_adds_nothing_per_norm() -> None:
         row.queries[None], at.masked_fill(norms == 0, -1.0), state, 1.0, (how,), norms=torch.ones(1, 6)
     )[how]
     torch.testing.assert_close(found, without)
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_totals_stand_for_slots_that_are_left_out(softcap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first 20 of 37 slots, with the totals of all: the same numbers as with all slots given."""
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 200)
+    row = random_row(37, seed=1, group=3)
+    state, positions = state_of(row.keys)
+    queries, at = row.queries[None, :, 20:], positions[:, 20:]
+    wanted = [Columns(0), Columns(5, over="square"), Columns(0, over="max", heads="each")]
+    whole = attention_columns(queries, at, state, SCALE, wanted, softcap=softcap)
+    keys = row.keys.repeat_interleave(3, 0)
+    logits = SCALE * row.queries[:, 20:] @ keys.transpose(-1, -2)
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    later = torch.arange(37)[None] > torch.arange(20, 37)[:, None]
+    totals = logits.masked_fill(later, -torch.inf).logsumexp(-1)[None]
+    first = KVState(*(part[:, :, :20] for part in state.parts))
+    found = attention_columns(queries, at, first, SCALE, wanted, softcap=softcap, totals=totals)
+    for each in wanted:
+        torch.testing.assert_close(found[each], whole[each][..., :20], atol=1e-6, rtol=1e-5)

@@ -55,6 +55,7 @@ def attention_columns(
     softcap: float | None = None,
     sink_logits: Float[Tensor, " H"] | None = None,
     norms: Float32[Tensor, "B n"] | None = None,
+    totals: Float32[Tensor, "B H n"] | None = None,
 ) -> dict[Columns, Float32[Tensor, "B heads N"]]:
     """Reductions over the given queries of the attention every slot received.
 
@@ -74,6 +75,8 @@ def attention_columns(
         softcap: the cap ``c``; None if the model has none.
         sink_logits: logit of each query head's own sink; None if the model has none.
         norms: norm of each query token's hidden state, for reductions ``per_norm``.
+        totals: log of each query's sum of ``exp(logit)`` over all that it sees, these slots among it; by default
+            these slots are all.
 
     Returns:
         One number per slot and KV head, or per slot and query head where ``heads="each"``.
@@ -110,11 +113,11 @@ def attention_columns(
         logits = logits.view(batch, together, group, -1, end)
         between = slots[:, some, ..., block.seen : end]
         logits[..., block.seen :].masked_fill_(between > at, -torch.inf)
-        # The share of a row that the sink leaves to the slots.
-        share = None if sinks is None else (logits.logsumexp(dim=-1, keepdim=True) - sinks[some]).sigmoid_()
-        weights = torch.softmax(logits, dim=-1, out=logits)
-        if share is not None:
-            weights *= share
+        if totals is None:
+            weights = _softmax(logits, None if sinks is None else sinks[some])
+        else:
+            own = totals[:, first * group : (first + together) * group, rows]
+            weights = logits.sub_(own.reshape(batch, together, group, -1, 1)).exp_()
         if any_blind:  # the softmax of a row that sees nothing is NaN
             weights.masked_fill_(blind[:, some, None, rows, None], 0.0)
         for each, received in found.items():
@@ -126,6 +129,15 @@ def attention_columns(
                 far = far / norms.masked_fill(norms == 0, torch.inf)[:, None, None, rows, None]
             _reduce(received[:, some, ..., :end], far, each)
     return {each: part.flatten(1, 2) if each.heads == "each" else part / group for each, part in found.items()}
+
+
+def _softmax(
+    logits: Float32[Tensor, "B k g n N"], sinks: Float32[Tensor, "k g 1 1"] | None
+) -> Float32[Tensor, "B k g n N"]:
+    """In place. A head's own sink leaves the slots a share of each row."""
+    share = None if sinks is None else (logits.logsumexp(dim=-1, keepdim=True) - sinks).sigmoid_()
+    weights = torch.softmax(logits, dim=-1, out=logits)
+    return weights if share is None else weights.mul_(share)
 
 
 def _reduce(into: Float32[Tensor, "B k *g N"], weights: Float32[Tensor, "B k g n N"], columns: Columns) -> None:

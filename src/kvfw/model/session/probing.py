@@ -27,6 +27,7 @@ from kvfw.model.cache.layer import CompressedLayer
 from kvfw.model.compat.routing import model_attention, own_implementation, routed
 from kvfw.model.compat.versions import passed
 from kvfw.model.inspect.layers import Anatomy, text_config
+from kvfw.model.session.apart import attended_apart, separable, whole_and_causal
 from kvfw.model.session.capture import added_columns, joined, logit_options, picked, scale
 from kvfw.model.session.hidden import HiddenNorms, hidden_norms
 
@@ -152,6 +153,7 @@ class _Probe:
         self._positions = torch.zeros(0)
         self._norms = HiddenNorms()
         self._fed, self._expected = 0, 0
+        self._mask: tuple[Tensor | None, bool] | None = None
         self.found: dict[int, Observed] = {}
 
     def run(self, cache: CompressedCache, row: int, texts: Sequence[Sequence[int]]) -> dict[int, Observed]:
@@ -184,7 +186,7 @@ class _Probe:
             logits_to_keep=1,
         )
         # Only one layer's keys with the probe's own are ever in memory.
-        self._layers = []
+        self._layers, self._mask = [], None
 
     def owns(self, module: nn.Module, key: Tensor) -> bool:
         """Whether these keys came from the cache being probed."""
@@ -207,11 +209,17 @@ class _Probe:
         assert layer is not None
         layer.handed, count, held = None, query.shape[2], layer.state
         positions = self._positions[None].to(device=query.device, dtype=torch.float32)
-        new = exact_state(
-            key[:, :, -count:], value[:, :, -count:], positions, torch.ones_like(positions, dtype=torch.bool)
-        )
-        state = KVState(key, value, *(torch.cat(pair, 2) for pair in zip(held.parts[2:], new.parts[2:], strict=True)))
         before, columns = self.found.get(index, Observed()), self._needs.columns
+        apart, state = None, held
+        if separable(self._base, held, query, value, kwargs) and self._plainly_masked(
+            attention_mask, held.width, count
+        ):
+            apart = attended_apart(query, key, value, held.width, scale(held, kwargs))
+        elif columns:
+            real = torch.ones_like(positions, dtype=torch.bool)
+            new = exact_state(key[:, :, -count:], value[:, :, -count:], positions, real)
+            both = (torch.cat(pair, 2) for pair in zip(held.parts[2:], new.parts[2:], strict=True))
+            state = KVState(key, value, *both)
         seen = attention_columns(
             query,
             positions,
@@ -219,6 +227,7 @@ class _Probe:
             scale(state, kwargs),
             columns,
             norms=self._norms.of_layer.get(index),
+            totals=None if apart is None else apart.totals,
             **logit_options(kwargs),
         )
         ranks, expected = self._fed + torch.arange(count)[None], torch.tensor([self._expected])
@@ -228,7 +237,15 @@ class _Probe:
             added_columns(before.columns, {each: part[..., : held.width].clone() for each, part in seen.items()}),
             joined(before.references, asked),
         )
+        if apart is not None:
+            return apart.output, None
         return model_attention(module, self._base)(module, query, key, value, attention_mask, **kwargs)
+
+    def _plainly_masked(self, mask: Tensor | None, held: int, count: int) -> bool:
+        """Like :func:`whole_and_causal`; the layers of a forward share their mask, which is looked at once."""
+        if self._mask is None or self._mask[0] is not mask:
+            self._mask = mask, whole_and_causal(mask, held, count)
+        return self._mask[1]
 
 
 def _row_of(layer: CacheLayerMixin, row: int) -> CacheLayerMixin:
