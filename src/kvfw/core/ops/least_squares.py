@@ -1,12 +1,22 @@
 """Small least-squares problems, from their normal equations."""
 
+from typing import Final
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+#: With at least this ridge float32 has digits enough: the condition number of what is solved is at most 1 / ridge.
+SAFE_RIDGE: Final = 1e-3
 
-def precise(tensor: Tensor) -> Float[Tensor, "..."]:
-    """The tensor in float64, on the CPU where its own device has no float64 (MPS)."""
+
+def precise(tensor: Tensor, ridge: float = 0.0) -> Float[Tensor, "..."]:
+    """The tensor as :func:`damped` and the solvers take it for this ridge: in float32 where that is enough.
+
+    Otherwise in float64, on the CPU where its own device has no float64 (MPS).
+    """
+    if ridge >= SAFE_RIDGE:
+        return tensor.to(torch.float32)
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(torch.float64)
 
 
@@ -14,7 +24,7 @@ def damped(gram: Float[Tensor, "t t"], ridge: float) -> Float[Tensor, "t t"]:
     """``X^T X`` plus ``ridge ||X||_2^2`` on its diagonal, plus what rounding needs to keep it positive definite.
 
     Args:
-        gram: ``X^T X`` in float64, of an X without negative entries.
+        gram: ``X^T X``, as precise as :func:`precise` says, of an X without negative entries.
         ridge: relative to the largest eigenvalue, which power iteration finds: the start of all ones cannot miss it.
     """
     direction = torch.ones_like(gram[0])
@@ -23,7 +33,8 @@ def damped(gram: Float[Tensor, "t t"], ridge: float) -> Float[Tensor, "t t"]:
         direction = direction / direction.norm().clamp(min=torch.finfo(gram.dtype).tiny)
     largest = direction @ gram @ direction
     least = len(gram) * torch.finfo(torch.float32).eps * 1e-3
-    return gram + torch.diag_embed((max(ridge, least) * largest).clamp(min=1e-300).expand(len(gram)))
+    added = (max(ridge, least) * largest).clamp(min=torch.finfo(gram.dtype).tiny)
+    return gram + torch.diag_embed(added.expand(len(gram)))
 
 
 def solved(gram: Float[Tensor, "t t"], right: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -77,7 +77,7 @@ class Refit(Part):
         for row, head in (state.valid.sum(-1) < obs.state.valid.sum(-1)).nonzero().tolist():
             asked = HeadQueries.of(queries, positions, obs, row, head)
             fitted = _open_slots(state, obs, row, head, self.over == "all")
-            if not len(asked.scaled) or not bool(fitted.any()):
+            if not len(asked.scaled) or fitted.start >= fitted.stop:
                 continue
             kept, valid = MatchedHead.of(state, row, head), state.valid[row, head]
             seen = reached(asked, MatchedHead.of(obs.state, row, head), kept)
@@ -87,10 +87,10 @@ class Refit(Part):
             values[row, head, valid] = new.to(values.dtype)
         return replace(state, values=values, bias=bias)
 
-    def _factors(self, seen: Reached, fitted: Bool[Tensor, " k"]) -> Float32[Tensor, " k"]:
+    def _factors(self, seen: Reached, fitted: slice) -> Float32[Tensor, " k"]:
         """``B``: kept slots together have the mass that the full cache has; 1 for slots not fitted."""
-        columns = precise(seen.kept[:, fitted])
-        missing = precise(seen.mass - seen.kept.sum(-1))
+        columns = precise(seen.kept[:, fitted], self.ridge)
+        missing = precise(seen.mass - seen.kept.sum(-1), self.ridge)
         gram = damped(columns.T @ columns, self.ridge)
         factors = torch.ones_like(seen.kept[0])
         right = columns.T @ missing + gram.sum(-1)
@@ -98,26 +98,23 @@ class Refit(Part):
         return factors
 
     def _values(
-        self, seen: Reached, fitted: Bool[Tensor, " k"], factors: Float32[Tensor, " k"], values: Float32[Tensor, "k Dv"]
+        self, seen: Reached, fitted: slice, factors: Float32[Tensor, " k"], values: Float32[Tensor, "k Dv"]
     ) -> Float32[Tensor, "k Dv"]:
         """``u``: attention over the kept slots has the full cache's output."""
         weights = seen.kept * factors
         weights = weights / (weights.sum(-1) + seen.sink)[:, None]
         missing = seen.output - weights @ values
-        x = precise(weights[:, fitted])
+        x, y = precise(weights[:, fitted], self.ridge), precise(missing, self.ridge)
         new = values.clone()
-        new[fitted] += solved(damped(x.T @ x, self.ridge), x.T @ precise(missing)).to(new)
+        new[fitted] += solved(damped(x.T @ x, self.ridge), x.T @ y).to(new)
         return new
 
 
-def _open_slots(state: KVState, obs: Observation, row: int, head: int, everything: bool) -> Bool[Tensor, " k"]:
+def _open_slots(state: KVState, obs: Observation, row: int, head: int, everything: bool) -> slice:
     """Which valid slots of a head are refitted: all but as many first and last ones as are protected."""
     count = int(state.valid[row, head].sum())
-    fitted = torch.ones(count, dtype=torch.bool, device=state.bias.device)
     if everything:
-        return fitted
+        return slice(0, count)
     middle = obs.middle[row, head][obs.state.valid[row, head]].nonzero()[:, 0]
     last = len(obs.state.valid[row, head].nonzero()) - 1 - int(middle[-1])
-    fitted[: int(middle[0])] = False
-    fitted[count - last :] = False
-    return fitted
+    return slice(int(middle[0]), count - last)
