@@ -8,9 +8,10 @@ import torch
 from pydantic import Field, SkipValidation
 from torch import Tensor
 
+from kvfw.core.compose.build import part_class
 from kvfw.core.compose.composition import Composition, Policy, StageShare, Term, parse
 from kvfw.core.contracts.parts import Scorer
-from kvfw.core.parts.part import Method, Part, PartOption, StageForm
+from kvfw.core.parts.part import Method, Part, PartOption, StageForm, part_option
 from kvfw.core.parts.spec import Kind, PartSpec
 from kvfw.core.registry.registry import Registry, register
 from kvfw.core.state.observation import Needs, Observation
@@ -326,6 +327,15 @@ def stage_of(text: str, registry: Registry | None = None) -> StageForm:
     """The one stage that a text stands for."""
     (found,) = parse(text, registry).stages
     return found.stage
+
+
+def one_stage(spec: PartSpec) -> bool:
+    """Whether the name alone stands for one stage: not for a sum or a policy, and no option without a default."""
+    cls = part_class(spec)
+    whole = set("@|+") & set(getattr(cls, "recipe", ""))
+    marks = {name: part_option(info) for name, info in cls.model_fields.items()}
+    missing = [name for name, info in cls.model_fields.items() if info.is_required() and not marks[name]]
+    return not whole and not missing
 
 
 def by_hand(*stages: object) -> Composition:

@@ -1,6 +1,7 @@
 """snapkv with maxima, tova, vatp and dropkv: values computed by hand, and their formulas in loops."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from kvfw.core.state.state import exact_state
 from kvfw.errors import SpecError
 from kvfw.methods.scorers.dropkv import DropKV
 from kvfw.methods.scorers.knorm import KNorm
+from kvfw.methods.scorers.probed import AttentionFromProbe
+from kvfw.methods.scorers.shifting import Shifting
 from kvfw.methods.scorers.snapkv import SnapKV
 from kvfw.methods.scorers.tova import TOVA
 from kvfw.methods.scorers.vatp import VATP
@@ -197,3 +200,51 @@ def test_dropkv_counts_a_models_own_sinks_and_caps() -> None:
 @pytest.mark.parametrize("scorer", [TOVA(), DropKV()])
 def test_they_share_a_unit_over_heads(scorer: Scorer) -> None:
     assert is_comparable(scorer)
+
+
+def test_shifting_adds_variance_to_the_mean_by_hand() -> None:
+    """A token that gets .1 and .3 from two queries: mean .2, variance .02."""
+    logits = torch.tensor([[0.1, 0.6, 0.3], [0.3, 0.5, 0.2]]).log()
+    keys = logits.T[None, None]  # the i-th query is the i-th unit vector, so that logits are what they are here
+    positions = torch.arange(3.0)[None]
+    state = exact_state(keys, keys[..., :1], positions, positions >= 0)
+    obs = Observation(
+        state=state,
+        protected=torch.zeros_like(state.valid),
+        scale=1.0,
+        layer=0,
+        queries=torch.eye(2)[None, None],
+        query_positions=torch.tensor([[2.0, 2.0]]),
+    )
+    assert Shifting(window=2, kernel=1).score(obs)[0, 0, 0] == pytest.approx(0.2 + 200 * 0.02)
+    assert Shifting(window=2, kernel=1, gamma=0).score(obs)[0, 0].tolist() == pytest.approx([0.2, 0.55, 0.25])
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_shifting_is_its_formula_in_loops(group: int) -> None:
+    rows, obs = padded_rows(group)
+    scores = narrowed(Shifting(window=7, gamma=5.0, kernel=3), obs)
+    for i, row in enumerate(rows):
+        for head in range(2):
+            maps = [slow_attention(q, row.keys[head].double(), SCALE)[-7:] for q in group_of(row, head)]
+            found = []
+            for j in range(row.length):
+                columns = [[a[j] for a in window] for window in maps]
+                found.append(statistics.mean(statistics.mean(c) + 5.0 * statistics.variance(c) for c in columns))
+            check(scores, i, head, slow_pool(found[SINKS:-RECENT], 3, "avg"), middle=True)
+
+
+@pytest.mark.parametrize("reduce", ["rms", "mean", "max"])
+def test_probed_reduces_attention_over_the_probe_and_the_group(reduce: str) -> None:
+    obs = observe([random_row(21, 1, group=3), random_row(15, 2, group=3)])
+    scores = narrowed(built(f"probed(reduce={reduce})"), obs).tolist()
+    (columns,) = AttentionFromProbe.model_validate({"reduce": reduce}).needs.columns
+    assert columns.over == {"rms": "square", "mean": "sum", "max": "max"}[reduce]
+    received = obs.columns[columns].tolist()
+    for row, heads in enumerate(received):
+        for head in range(2):
+            for j in range(21):
+                own = [heads[3 * head + g][j] for g in range(3)]
+                whole = max(own) if reduce == "max" else sum(own)
+                expected = math.sqrt(whole) if reduce == "rms" else whole
+                assert scores[row][head][j] == pytest.approx(expected, rel=1e-5, abs=1e-7)

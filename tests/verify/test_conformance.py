@@ -18,9 +18,15 @@ TABLE = {"layers": [[1, 2], [3, "full"], [1, 1], [0, "streaming"]]}
 
 RECORD = {"dataset": "qasper", "context": "The ship sailed in winter. " * 99, "input": "When?", "answers": ["winter"]}
 #: Options of the parts that read a file.
-WITH_FILES = {"table": "(file=heads.json)", "jsonl": "(file=records.jsonl)"}
+WITH_FILES = {
+    "table": "(file=heads.json)",
+    "headkv": "(file=heads.json)",
+    "lukv": "(file=heads.json)",
+    "jsonl": "(file=records.jsonl)",
+}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", default_registry().specs.values(), ids=lambda spec: f"{spec.kind}-{spec.name}")
 def test_conformance(spec: PartSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ class Held:
     decoded: float
 
 
-class _Streaming:
+class _StreamingHeads:
     """What a file of DuoAttention's pattern says: every third KV head of a layer streams, the others share."""
 
     def allocate(self, total: Tensor, layers: Sequence[LayerView]) -> list[Tensor]:
@@ -89,7 +89,7 @@ def _feed(model: Any, cache: CompressedCache, logits: Tensor, text: Sequence[int
 
 def _measured() -> dict[str, Compressor]:
     named = {name: parse(name) for name in UNEVEN}
-    named["streaming, nothing in one head of three"] = parse("streaming").allocated_by(_Streaming())
+    named["streaming, nothing in one head of three"] = parse("streaming").allocated_by(_StreamingHeads())
     named[CODED] = parse(CODED)
     limit = amount(ratio=MEMORY_RATIO)
     return {name: compressor(each, limit, sinks=SINKS, recent=RECENT) for name, each in named.items()}

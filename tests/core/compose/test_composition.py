@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from pydantic.fields import FieldInfo
 
-from helpers.parts import Lists, Several, stage_of, strange_registry
+from helpers.parts import Lists, Several, one_stage, stage_of, strange_registry
 from kvfw.core.compose.build import build_part, part_class
 from kvfw.core.compose.composition import StageShare, parse
 from kvfw.core.compose.syntax import OptionNode, PartNode, StageNode, parse_part, parse_policies
@@ -215,7 +215,9 @@ def part_texts(draw: st.DrawFn, kind: Kind, name: str) -> str:
     return f"{space()}{name}{space()}" + (f"({','.join(options)})" if options else "")
 
 
-STAGES = [(spec.kind, spec.name) for kind in STAGE_KINDS for spec in default_registry().of_kind(kind)]
+STAGES = [
+    (spec.kind, spec.name) for kind in STAGE_KINDS for spec in default_registry().of_kind(kind) if one_stage(spec)
+]
 
 
 @st.composite

@@ -20,7 +20,7 @@ from helpers.observations import (
     same_bits,
     slots_of,
 )
-from helpers.parts import Spy, by_hand, stage_of, strange_registry
+from helpers.parts import Spy, by_hand, one_stage, stage_of, strange_registry
 from kvfw.core.compose.budget import Amount, amount, divide
 from kvfw.core.compose.build import build_part, part_class
 from kvfw.core.compose.composition import parse
@@ -58,7 +58,8 @@ def stage_texts() -> list[str]:
         spec.name
         for kind in STAGE_KINDS
         for spec in registry.of_kind(kind)
-        if all(
+        if one_stage(spec)
+        and all(
             (mark := part_option(info)) is None or mark.default is not None
             for info in part_class(spec).model_fields.values()
         )
@@ -69,6 +70,8 @@ def stage_texts() -> list[str]:
         for merger, space in product(names(Kind.MERGER), names(Kind.SPACE))
     ]
     weighted = [f"merge(merger=ewmeans,weight={scorer})" for scorer in names(Kind.SCORER) if scorer not in NEGATIVE]
+    # streaming(positions=cache) stands for all that re-rotate.
+    alone = [name for name in alone if not stage_of(name).moves_positions]
     return [*alone, *selects, *merges, *weighted, "streaming(positions=cache)"]
 
 

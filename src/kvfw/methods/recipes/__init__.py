@@ -21,4 +21,65 @@ PARTS = (
         "ChunkKV, only the best tokens of spiky chunks",
     ),
     PartSpec(Kind.METHOD, "keydiff_block", f"{__name__}.keydiff_block:KeyDiffBlock", "KeyDiff block by block"),
+    PartSpec(
+        Kind.METHOD,
+        "snapkv_original",
+        f"{__name__}.snapkv_original:SnapKVOriginal",
+        "SnapKV as its code falls back to: 32 queries, kernel 5",
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "snapkv_longbench",
+        f"{__name__}.snapkv_longbench:SnapKVLongBench",
+        "SnapKV as its LongBench runs: 32 queries, max pooling 7",
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "snapkv_kvpress",
+        f"{__name__}.snapkv_kvpress:SnapKVKvpress",
+        "SnapKV as in kvpress: 64 queries, kernel 5",
+    ),
+    PartSpec(Kind.METHOD, "adakv", f"{__name__}.adakv:AdaSnapKV", "SnapKV, one ranking over a layer's heads"),
+    PartSpec(Kind.METHOD, "pyramidkv", f"{__name__}.pyramidkv:PyramidKV", "SnapKV, more slots for low layers"),
+    PartSpec(
+        Kind.METHOD, "prefixkv", f"{__name__}.prefixkv:PrefixKV", "attention sums, the same retained mass per layer"
+    ),
+    PartSpec(
+        Kind.METHOD, "zigzagkv", f"{__name__}.zigzagkv:ZigZagKV", "SnapKV, more slots where attention needs more tokens"
+    ),
+    PartSpec(Kind.METHOD, "simlayerkv", f"{__name__}.simlayerkv:SimLayerKV", "few slots for layers that look nearby"),
+    PartSpec(Kind.METHOD, "headkv", f"{__name__}.headkv:HeadKV", "SnapKV, slots by a file of heads' importance"),
+    PartSpec(Kind.METHOD, "lukv", f"{__name__}.lukv:LUKV", "Expected Attention, slots by a file's curve"),
+    PartSpec(Kind.METHOD, "cake", f"{__name__}.cake:CakeKV", "attention's mean and variance, for tokens and layers"),
+    PartSpec(
+        Kind.METHOD,
+        "expected_attention",
+        f"{__name__}.expected_attention:ExpectedAdaKV",
+        "Expected Attention, one ranking over a layer's heads",
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "h2o_original",
+        f"{__name__}.h2o_original:H2OOriginal",
+        "half heavy hitters by plain sums, half last tokens",
+    ),
+    PartSpec(Kind.METHOD, "kvzip_plus", f"{__name__}.kvzip_plus:KVzipPlus", "KVzip+, one threshold everywhere"),
+    PartSpec(
+        Kind.METHOD, "streaming_llm", f"{__name__}.streaming_llm:StreamingLLM", "sinks and last tokens, re-rotated"
+    ),
+    PartSpec(
+        Kind.METHOD, "duo_attention", f"{__name__}.duo_attention:DuoAttention", "everything for heads that look far"
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "attention_matching",
+        f"{__name__}.attention_matching:AttentionMatching",
+        "attention from a probe, then a refit",
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "criticaladakv",
+        f"{__name__}.criticaladakv:CriticalAdaKV",
+        "CriticalKV on SnapKV, one ranking over a layer's heads",
+    ),
 )

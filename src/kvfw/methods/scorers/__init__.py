@@ -8,6 +8,10 @@ PARTS = (
     PartSpec(Kind.SCORER, "pinned", f"{__name__}.pinned:Pinned", "lexical rarity times attention"),
     PartSpec(Kind.SCORER, "position", f"{__name__}.position:Position", "the later the token, the higher"),
     PartSpec(Kind.SCORER, "kvzip", f"{__name__}.kvzip:KVzip", "largest attention while the prompt is repeated"),
+    PartSpec(
+        Kind.SCORER, "probed", f"{__name__}.probed:AttentionFromProbe", "attention from a probe, by its mean square"
+    ),
+    PartSpec(Kind.SCORER, "shifting", f"{__name__}.shifting:Shifting", "attention that is high or changes (CAKE)"),
     PartSpec(Kind.SCORER, "kvzap", f"{__name__}.kvzap:KVzap", "a learned guess of what kvzip(plus=true) would give"),
     PartSpec(Kind.SCORER, "knorm", f"{__name__}.knorm:KNorm", "short keys first"),
     PartSpec(Kind.SCORER, "keydiff", f"{__name__}.keydiff:KeyDiff", "keys unlike the mean of all keys"),
