@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import cast
 
 import hypothesis.strategies as st
 import pytest
@@ -71,7 +72,7 @@ def stage_texts() -> list[str]:
     ]
     weighted = [f"merge(merger=ewmeans,weight={scorer})" for scorer in names(Kind.SCORER) if scorer not in NEGATIVE]
     # streaming(positions=cache) stands for all that re-rotate.
-    alone = [name for name in alone if not stage_of(name).moves_positions]
+    alone = [name for name in alone if not cast(Stage, stage_of(name)).moves_positions]
     return [*alone, *selects, *merges, *weighted, "streaming(positions=cache)"]
 
 
