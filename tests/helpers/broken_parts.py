@@ -69,6 +69,7 @@ BROKEN = (
     _broken("merge-mass", Kind.MERGER, "Forgetful", "merged before"),
     _broken("merge-mass", Kind.MERGER, "Inventive", "or less"),
     _broken("merge-bias", Kind.MERGER, "Unbiased", "of bias -1.5"),
+    _broken("merge-equal", Kind.MERGER, "Shrinking", "it is off by"),
     _broken("merge-order", Kind.MERGER, "Backwards", "in this order"),
     _broken("merge-alone", Kind.MERGER, "Smoothing", "differs"),
     _broken("merge-weights", Kind.MERGER, "Dividing", "all 0"),

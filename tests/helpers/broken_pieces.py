@@ -80,6 +80,14 @@ class Unbiased(sound.Segments):
         return torch.zeros(())
 
 
+class Shrinking(sound.Segments):
+    """Divides values by the number of tokens once too often."""
+
+    def merge(self, state: KVState, weights: Tensor, budget: Tensor) -> KVState:
+        merged = super().merge(state, weights, budget)
+        return replace(merged, values=merged.values / merged.mass.clamp(min=1)[..., None])
+
+
 class Backwards(sound.Segments):
     """The last slot first."""
 

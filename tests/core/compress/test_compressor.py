@@ -32,7 +32,7 @@ from kvfw.core.compress.scores import Scores
 from kvfw.core.compress.stages import Merge, Select, Stage
 from kvfw.core.contracts.parts import Allocator, LayerView, Merger, Scorer, Selector, Space
 from kvfw.core.parts.part import part_option
-from kvfw.core.parts.spec import STAGE_KINDS, Kind
+from kvfw.core.parts.spec import Kind
 from kvfw.core.registry.registry import default_registry
 from kvfw.core.state.observation import Needs, Observation
 from kvfw.core.state.slots import take
@@ -48,32 +48,36 @@ def names(kind: Kind) -> list[str]:
     return [spec.name for spec in default_registry().of_kind(kind)]
 
 
-#: Scorers whose scores can be below 0, so that they cannot weight a merge.
-NEGATIVE = {"knorm", "keydiff", "compactor", "qfilters", "rkv"}
-
-
 def stage_texts() -> list[str]:
-    """Every stage name that stands alone, and the generic forms with every other part that they can hold."""
+    """Every form a stage can take: the conformance suite checks each part, here it is the compressor's turn."""
     registry = default_registry()
-    alone = [
+    recipes = [
         spec.name
-        for kind in STAGE_KINDS
-        for spec in registry.of_kind(kind)
+        for spec in registry.of_kind(Kind.METHOD)
         if one_stage(spec)
         and all(
             (mark := part_option(info)) is None or mark.default is not None
             for info in part_class(spec).model_fields.values()
         )
     ]
+    # streaming(positions=cache) stands for all that re-rotate; mergers that lose tokens are the conformance suite's.
+    stages = {name: cast(Stage, stage_of(name)) for name in recipes}
+    loses = {name for name, stage in stages.items() if isinstance(stage, Merge) and stage.merger.loses_mass}
+    recipes = [name for name in recipes if not stages[name].moves_positions and name not in loses]
     selects = [f"select(scorer=position,selector={selector})" for selector in names(Kind.SELECTOR)]
     merges = [
         f"merge(merger={merger},space={space},weight=position,bias=log)"
-        for merger, space in product(names(Kind.MERGER), names(Kind.SPACE))
+        for merger, space in product(("ewmeans", "lookm"), names(Kind.SPACE))
     ]
-    weighted = [f"merge(merger=ewmeans,weight={scorer})" for scorer in names(Kind.SCORER) if scorer not in NEGATIVE]
-    # streaming(positions=cache) stands for all that re-rotate.
-    alone = [name for name in alone if not cast(Stage, stage_of(name)).moves_positions]
-    return [*alone, *selects, *merges, *weighted, "streaming(positions=cache)"]
+    return [
+        *recipes,
+        "snapkv",
+        "h2o",
+        *selects,
+        *merges,
+        "merge(merger=ewmeans,weight=h2o)",
+        "streaming(positions=cache)",
+    ]
 
 
 def merges(text: str) -> bool:

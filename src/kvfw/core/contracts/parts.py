@@ -48,7 +48,11 @@ class Selector(Protocol):
 
 @runtime_checkable
 class Merger(Protocol):
-    """Turns many slots into few."""
+    """Turns many slots into few.
+
+    Those that keep some tokens in their places and fold the others into them keep the heaviest; see
+    :mod:`kvfw.core.ops.folding`.
+    """
 
     rows_apart: ClassVar[bool]
     loses_mass: ClassVar[bool]
@@ -57,8 +61,10 @@ class Merger(Protocol):
     def merge(self, state: KVState, weights: Float[Tensor, "B Hkv N"], budget: Int64[Tensor, "B Hkv"]) -> KVState:
         """Merges each head's slots into exactly ``budget``, ordered by position; masses add up to 1 part in 10 000.
 
-        ``budget`` is less than the head's number of valid slots, or 0 if it has none. ``state`` has keys and values in
-        float32; ``weights`` are not negative, 0 for empty slots. Merging slots of equal bias must keep that bias.
+        ``budget`` is less than the head's number of valid slots, or 0 if it has none. ``state`` has keys and values
+        in float32; ``weights`` are not negative, 0 for empty slots. Merging slots of equal bias must keep that
+        bias, unless the merger says ``biases``. Two tokens of equal key and value must become one slot that, with
+        the logarithm of its mass as its bias, leaves attention's output as it was.
         """
 
 
@@ -112,10 +118,10 @@ class LayerView:
 class Allocator(Protocol):
     """Divides a total budget over layers and heads.
 
-    It may further have: ``scope`` (default ``"shape"``; with ``"layer"`` it is called for every layer by itself, with
-    ``"model"`` for all layers once their forward is over), ``needs`` (what must be observed for it, besides what the
-    ranking scorer needs), ``ranks`` (False: it looks at no scores, only at what it needs itself), ``by`` (the scorer it
-    ranks by) and ``exact`` (False: the budgets may sum to less).
+    It may further have: ``scope`` (default ``"shape"``; with ``"layer"`` it is called for every layer by itself,
+    with ``"model"`` for all layers once their forward is over), ``needs`` (what must be observed for it, besides
+    what the ranking scorer needs), ``ranks`` (False: it looks at no scores, only at what it needs itself), ``by``
+    (the scorer it ranks by) and ``exact`` (False: the budgets may sum to less).
     """
 
     def allocate(self, total: Int64[Tensor, " B"], layers: Sequence[LayerView]) -> Sequence[Int64[Tensor, "B Hkv"]]:

@@ -25,6 +25,8 @@ class Part(BaseModel):
     part gets the rows of several layers at once, which is faster."""
     loses_mass: ClassVar[bool] = False
     """For a merger or stage: True if its new slots may stand for fewer tokens than went in, because it drops some."""
+    biases: ClassVar[bool] = False
+    """For a merger: True if it gives its new slots biases of its own, in place of those that went in."""
     comparable: ClassVar[bool] = False
     """For a scorer: True promises that scores of different heads and layers share a unit (attention, change of an
     output), so that an allocator may rank them together. A scorer that holds others is comparable if they are too."""

@@ -82,4 +82,29 @@ PARTS = (
         f"{__name__}.criticaladakv:CriticalAdaKV",
         "CriticalKV on SnapKV, one ranking over a layer's heads",
     ),
+    PartSpec(Kind.METHOD, "d2o", f"{__name__}.d2o:D2OMethod", "heavy hitters, similar dropped tokens folded in (D2O)"),
+    PartSpec(
+        Kind.METHOD, "lookm", f"{__name__}.lookm:LookMMethod", "heavy hitters, dropped tokens averaged in (LOOK-M)"
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "weightedkv",
+        f"{__name__}.weightedkv:WeightedKVMethod",
+        "most attended, dropped values into the next token",
+    ),
+    PartSpec(Kind.METHOD, "keepkv", f"{__name__}.keepkv:KeepKVMethod", "merges that keep attention's output (KeepKV)"),
+    PartSpec(Kind.METHOD, "cam", f"{__name__}.cam:CaMMethod", "most attended, parts of dropped values added (CaM)"),
+    PartSpec(Kind.METHOD, "kvmerger", f"{__name__}.kvmerger:KVMergerMethod", "runs of similar keys merged (KVMerger)"),
+    PartSpec(
+        Kind.METHOD,
+        "razor",
+        f"{__name__}.razor:RazorAttention",
+        "far-looking heads whole, one slot for the rest elsewhere",
+    ),
+    PartSpec(
+        Kind.METHOD,
+        "mergingpress",
+        f"{__name__}.mergingpress:MergingPress",
+        "SnapKV, dropped values into similar tokens (kvpress)",
+    ),
 )

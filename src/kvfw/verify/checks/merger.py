@@ -9,7 +9,7 @@ from kvfw.core.compress.merging import MASS_TOLERANCE
 from kvfw.core.contracts.parts import Merger
 from kvfw.core.parts.spec import Kind
 from kvfw.core.state.observation import Needs
-from kvfw.core.state.slots import take
+from kvfw.core.state.slots import join, take
 from kvfw.core.state.state import KVState
 from kvfw.verify.checks.untouched import untouched
 from kvfw.verify.findings.property import holds
@@ -69,11 +69,38 @@ def mass(subject: Subject) -> Verdicts:
 
 @holds("merge-bias", "slots of equal bias become slots of that bias", MERGERS)
 def equal_bias(subject: Subject) -> Verdicts:
+    """Not asked of a merger that gives slots biases of its own."""
+    if getattr(subject.part, "biases", False):
+        return
     state = replace(_slots(), bias=torch.where(_slots().valid, -1.5, -torch.inf))
     for slots in BUDGETS:
         merged = _merged(subject, state, slots)
         if bool(((merged.bias + 1.5).abs() > 1e-4)[merged.valid].any()):
             yield Failed("slots of bias -1.5 where all that went in have it", brief(merged.bias[merged.valid]))
+
+
+@holds("merge-equal", "two tokens of equal key and value merge without changing what attention reads", MERGERS)
+def equals(subject: Subject) -> Verdicts:
+    """The first token of every head stands twice; with one slot less nothing need be lost, if masses are counted."""
+    state = _slots()
+    first = state.valid & (state.valid.cumsum(-1) == 1)
+    twin = take(state, first)
+    state = join(replace(twin, positions=twin.positions - 0.5), state)
+    # The twins weigh least, the second a little more: mergers that keep the heaviest tokens keep it and drop the first.
+    place = state.valid.cumsum(-1)
+    given = torch.where(place > 2, 1.0, 0.5 + 1e-4 * place) * state.valid
+    merged = subject.part.merge(state, given, state.valid.sum(-1) - 1)
+    if not torch.allclose(merged.mass.sum(-1), state.mass.sum(-1)):
+        return  # it drops tokens, which says something else already
+    counted = merged.bias if getattr(subject.part, "biases", False) else merged.mass.log()
+    query = torch.ones(1, 1, 3, state.keys.shape[-1]) * torch.tensor([-1.0, 0.0, 1.0])[:, None]
+    before, after = (
+        torch.softmax(query @ each.keys.mT + bias[..., None, :], -1) @ each.values
+        for each, bias in ((state, state.bias), (merged, counted.masked_fill(~merged.valid, -torch.inf)))
+    )
+    if not torch.allclose(before, after, atol=1e-3, rtol=1e-3):
+        worst = float((before - after).abs().max())
+        yield Failed("the output over two equal tokens, with both as one slot", f"it is off by {worst:.3g}")
 
 
 @holds("merge-order", "positions ascend and stay in range", MERGERS)
