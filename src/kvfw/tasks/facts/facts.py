@@ -15,8 +15,8 @@ from kvfw.tasks import haystack
 from kvfw.tasks.facts.stories import first_place, told
 from kvfw.tasks.prompting import begun_ids, check_distinct, encoded, framed, stable_random
 
-HEAD: Final = "Read the text below. Some sentences in it say who went where. A question comes at the end.\n\nText:"
-TAIL: Final = "\n\nThis is the end of the text. {question} Answer with the place."
+HEAD: Final = "Read the story below. Some of its sentences say who went to which room. A question comes at the end.\n\n"
+TAIL: Final = "\n\n{question} Answer with the name of a room."
 MIN_HAYSTACK_TOKENS: Final = 64
 #: No sentence stands nearer to the text's ends, percent.
 MARGIN: Final = 5.0
@@ -111,6 +111,6 @@ class Facts(Part):
             group=f"{context}-{facts}/{seed}",
             facets={"context": context, "facts": facts, "seed": seed},
             context_ids=tuple(ids),
-            turns=(Turn(tail, begun, (story.answer,), 8),),
+            turns=(Turn(tail, begun, (story.answer,), 12),),
             spans=tuple(spans),
         )

@@ -36,7 +36,7 @@ def told(rng: random.Random, facts: int) -> Story:
     rest = {True: iter(real), False: iter(false)}
     sentences = tuple(next(rest[mine]) for mine in turns)
     about = people[0] if facts == 1 else f"the {thing}"
-    begun = f"{about[0].upper()}{about[1:]} is in the"
+    begun = f"{about} went to the" if facts == 1 else f"The {thing} is in the"
     needed = tuple(index for index, mine in enumerate(turns) if mine)
     return Story(sentences, needed, f"Where is {about}?", begun, places[0])
 
