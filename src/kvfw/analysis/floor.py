@@ -10,7 +10,8 @@ FLOOR: Final = 0.5
 """A task on which ``full`` scores less leaves compressed rows little to lose."""
 PERCENT: Final = "%"
 SIGN: Final = "‡"
-NOTE: Final = f"{SIGN} full is below {FLOOR:.0%}: decides nothing".replace("%", " %")
+MEANING: Final = f"full is below {100 * FLOOR:.0f} %: decides nothing"
+NOTE: Final = f"{SIGN} {MEANING}"
 
 
 def below_floor(results: Results) -> frozenset[str]:
