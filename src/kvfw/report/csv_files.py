@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvfw.analysis.compare import Comparison
+from kvfw.analysis.floor import MEANING, below_floor
 from kvfw.analysis.results import ResultRow, Results
 from kvfw.analysis.stats import Summary
 from kvfw.core.contracts.records import MetricInfo
@@ -60,7 +61,9 @@ COMPARISONS: Final[Sequence[Spec[Comparison]]] = (
 def metrics_csv(results: Results) -> str:
     """``tables.csv``: one line per row and metric; None is an empty field."""
     facts: list[Fact] = [(row, info, row.metrics[info.name]) for row in results.rows for info in results.metrics]
-    return csv_text(grid_of("metrics", "", facts, METRICS))
+    low = below_floor(results)
+    note: Spec[Fact] = ("note", "text", lambda fact: MEANING if fact[1].name in low else None)
+    return csv_text(grid_of("metrics", "", facts, [*METRICS, note]))
 
 
 def comparisons_csv(results: Results) -> str:

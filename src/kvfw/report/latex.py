@@ -16,7 +16,7 @@ SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
     | {character: f"{{{character}}}" for character in "*[]"}
     | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
     | {'"': "''{}", "'": r"'{}", "`": r"`{}", "“": r"``", "”": r"''"}
-    | {"±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": r"\textendash{}", "…": r"\ldots{}"}
+    | {"±": r"$\pm$", "×": r"$\times$", "−": r"$-$", "–": r"\textendash{}", "…": r"\ldots{}", "‡": r"\ddag{}"}
 )
 COMPOSE_CHARACTERS: Final = 20
 """Longer compositions break between stages and options, and anywhere if a single word is longer."""

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final, Literal
 
 from kvfw.analysis.compare import Comparison
+from kvfw.analysis.floor import NOTE, SIGN, below_floor
 from kvfw.analysis.names import is_full
 from kvfw.analysis.results import ResultRow, Results
 from kvfw.analysis.samples import PromptAnswers
@@ -44,13 +45,15 @@ def summary_grid(
 ) -> Grid:
     """Every metric of every row, each in the detail that ``detail`` gives."""
     shown = [(info, detail(info)) for info in results.metrics]
+    low = below_floor(results)
     specs: list[Spec[ResultRow]] = [
         *ROW,
         *_n(results),
         *_size(results),
-        *((heading(info), "number", partial(_metric, info=info, detail=part)) for info, part in shown),
+        *((heading(info), "number", partial(_metric, info=info, detail=part, low=low)) for info, part in shown),
     ]
-    return grid_of(name, title, results.rows, specs, [*_statistics(results, shown), *_size_notes(results)])
+    notes = [*_statistics(results, shown), *_size_notes(results), *_floor_notes(low, shown)]
+    return grid_of(name, title, results.rows, specs, notes)
 
 
 def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) -> Grid:
@@ -60,16 +63,21 @@ def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) ->
         columns = {**({primary.name: "ci95"} if primary else {}), **SHORT}
     infos = {info.name: info for info in results.metrics}
     shown: Shown = [(infos[name], detail) for name, detail in columns.items() if name in infos]
+    low = below_floor(results)
     specs: list[Spec[ResultRow]] = [
         ("Compose", "compose", lambda row: row.compose),
         ("Ratio", "number", lambda row: MISSING if row.ratio is None else f"{row.ratio:.2f}"),
         *_size(results, "Size"),
         *_n(results),
-        *((info.title, "number", partial(_metric, info=info, detail=detail, short=True)) for info, detail in shown),
+        *(
+            (info.title, "number", partial(_metric, info=info, detail=detail, low=low, short=True))
+            for info, detail in shown
+        ),
     ]
     notes = [
         *_statistics(results, shown),
         *_size_notes(results, "Size"),
+        *_floor_notes(low, shown),
         *missing_notes(results, shown, MOST_REASONS),
     ]
     return grid_of("summary", "", results.rows, specs, notes)
@@ -78,12 +86,14 @@ def short_grid(results: Results, columns: Mapping[str, Detail] | None = None) ->
 def facet_grids(results: Results) -> Iterator[Grid]:
     """The primary score by each facet that has several values."""
     primary = results.primary
+    low = below_floor(results)
     for facet in dict.fromkeys(facet for row in results.rows for facet in row.by_facet):
         assert primary is not None
         scores = [score for row in results.rows for score in row.by_facet.get(facet, {}).values()]
         counts = {score.n for score in scores}
         hits = all(score.hits is not None for score in scores)
         common = len(counts) == 1
+        mark = f" {SIGN}" if primary.name in low else ""
         texts = {text for row in results.rows for text in row.by_facet.get(facet, {})}
         cell = partial(_pooled, facet=facet, info=primary, hits=hits)
         specs: list[Spec[ResultRow]] = [
@@ -93,11 +103,12 @@ def facet_grids(results: Results) -> Iterator[Grid]:
                 (text, "number", partial(cell, texts=(text,), with_n=not common))
                 for text in sorted(texts, key=_by_value)
             ),
-            ("all", "number", partial(cell, texts=texts, with_n=True)),
+            (f"all{mark}", "number", partial(cell, texts=texts, with_n=True)),
         ]
         said = "Hits" if hits else "Mean"
         note = f"{said} of {_trials(counts.pop())}." if common else f"{said}{' / trials' if hits else ''}."
-        yield grid_of(f"by-{facet}", f"{primary.title} by {facet}", results.rows, specs, [note, *_size_notes(results)])
+        notes = [note, *_size_notes(results), *_floor_notes(low, [(primary, "mean")])]
+        yield grid_of(f"by-{facet}", f"{primary.title} by {facet}", results.rows, specs, notes)
 
 
 def comparison_grids(results: Results, *, leading_only: bool = False) -> list[Grid]:
@@ -238,8 +249,16 @@ def metric_cell(summary: Summary, info: MetricInfo, detail: Detail = "ci95", *, 
     return Cell(main, interval if detail == "ci95" else "")
 
 
-def _metric(row: ResultRow, *, info: MetricInfo, detail: Detail, short: bool = False) -> Cell:
-    return metric_cell(row.metrics[info.name], info, detail, short=short)
+def _metric(
+    row: ResultRow, *, info: MetricInfo, detail: Detail, low: Collection[str] = (), short: bool = False
+) -> Cell:
+    cell = metric_cell(row.metrics[info.name], info, detail, short=short)
+    return cell._replace(main=f"{cell.main} {SIGN}") if info.name in low else cell
+
+
+def _floor_notes(low: Collection[str], shown: Shown) -> list[str]:
+    """Explains the sign of scores on which the full cache fails, if one is shown."""
+    return [f"{NOTE}."] if any(info.name in low for info, _ in shown) else []
 
 
 def _n(results: Results) -> list[Spec[ResultRow]]:
