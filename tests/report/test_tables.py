@@ -134,7 +134,7 @@ def test_csv_has_one_line_per_row_and_metric(report: Report) -> None:
     assert len(lines) == 17 * len(METRICS)
     assert " ".join(lines[0]) == (
         "compose amount ratio held_ratio slots_per_head size_ratio metric unit mean se lo hi interval n groups "
-        "few_groups reason"
+        "few_groups reason note"
     )
     recall = lines[0]
     assert (recall["compose"], recall["metric"], recall["unit"]) == ("full", "recall", "fraction")
