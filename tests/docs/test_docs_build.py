@@ -94,7 +94,10 @@ def test_every_part_says_where_it_comes_from(spec: PartSpec) -> None:
 
 
 @pytest.mark.parametrize("spec", [spec for spec in PARTS if spec.kind in STAGE_KINDS], ids=lambda spec: spec.name)
-def test_what_a_page_says_to_write_parses(spec: PartSpec) -> None:
+def test_what_a_page_says_to_write_parses(spec: PartSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The file that parts which read one are shown with.
+    monkeypatch.chdir(tmp_path)
+    Path("heads.json").write_text('{"layers": [[1, 2]]}')
     usage = describe(spec, REGISTRY).usage
     assert usage
     for text in usage:
